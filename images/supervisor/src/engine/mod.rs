@@ -1,0 +1,106 @@
+//! The seam between the loop and the engines: what an engine must be able to do.
+//!
+//! In: a [`GuestConfig`] with the engine's own config message. Out: an [`Engine`]. Called by `run`. An engine value is
+//! one config and does not change; a new config makes a new value.
+
+use std::{
+    error::Error,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use shardplane_proto::v1::GuestConfig;
+
+mod valkey;
+
+/// The engine's user and group. A number is enough: no program in the image looks up its name.
+pub const ENGINE_UID: u32 = 999;
+
+/// Why something with an engine did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The config or task cannot be followed.
+    #[error("{0}")]
+    Refused(String),
+    /// A file or process step failed.
+    #[error("{action} {}", path.display())]
+    File {
+        /// What was attempted.
+        action: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The engine answered with an error, or not at all; its own text.
+    #[error("{0}")]
+    Engine(String),
+}
+
+/// For `map_err` on a file step.
+pub fn file_error(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> EngineError {
+    move |source| EngineError::File { action, path: path.to_owned(), source }
+}
+
+/// An error with its causes in one line.
+pub fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+/// How to start the engine's process.
+pub struct Launch {
+    /// Absolute path of the program.
+    pub program: PathBuf,
+    /// Its arguments; nothing secret.
+    pub arguments: Vec<String>,
+    /// User and group it runs as.
+    pub uid: u32,
+    /// Where its output goes.
+    pub log: PathBuf,
+    /// Lines of its output that must not be kept.
+    pub is_secret: fn(&str) -> bool,
+}
+
+/// What the engine says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The engine's own report message.
+    pub message: Vec<u8>,
+    /// The same without the members that change all the time: when it differs, the host is told at once.
+    pub meaning: Vec<u8>,
+}
+
+/// One engine under one config.
+pub trait Engine: Send + Sync {
+    /// Writes the files the engine needs, before each start. Some: a start must wait so long after the last sign of
+    /// life, for the reason the engine documents.
+    fn prepare(&self) -> Result<Option<Duration>, EngineError>;
+    /// How to start it.
+    fn start(&self) -> Launch;
+    /// Asks the running engine about itself. An error while it is still loading or does not answer.
+    fn report(&self) -> BoxFuture<'_, Result<Report, EngineError>>;
+    /// Performs one task, idempotently. The caller sets the deadline.
+    fn perform<'a>(&'a self, payload: &'a [u8]) -> BoxFuture<'a, Result<(), EngineError>>;
+    /// Brings the running engine from this config to `next`, as far as it goes without a restart.
+    fn apply<'a>(&'a self, next: &'a GuestConfig) -> BoxFuture<'a, Result<(), EngineError>>;
+    /// Asks the engine to end in order. The caller watches the process and kills it past the deadline.
+    fn stop(&self) -> BoxFuture<'_, Result<(), EngineError>>;
+}
+
+/// The engine called `name` under this config.
+pub fn open(name: &str, config: &GuestConfig) -> Result<Arc<dyn Engine>, EngineError> {
+    match name {
+        "valkey" => Ok(Arc::new(valkey::Valkey::new(config)?)),
+        other => Err(EngineError::Refused(format!("this supervisor has no engine called {other:?}"))),
+    }
+}

@@ -1,0 +1,137 @@
+//! Directives of a running engine: which are not in force, and bringing them into force.
+//!
+//! In: wanted directives, CONFIG GET. Out: names that differ; CONFIG SET calls. Called by `report` and `mod`.
+
+use std::collections::BTreeMap;
+
+use shardplane_proto::v1::{ValkeyConfig, ValkeyDirective};
+
+use super::{
+    conf,
+    control::{Control, engine_error},
+};
+use crate::engine::EngineError;
+
+/// Names of the wanted directives whose value in force differs; the last of a name counts.
+pub fn unapplied(wanted: &[ValkeyDirective], in_force: &BTreeMap<String, String>) -> Vec<String> {
+    let last: BTreeMap<&str, &str> = wanted.iter().map(|d| (d.name.as_str(), d.value.as_str())).collect();
+    let differs = |name: &str, value: &str| {
+        let lower = name.to_ascii_lowercase();
+        !in_force.get(&lower).is_some_and(|found| same(&lower, value, found))
+    };
+    last.into_iter().filter(|(name, value)| differs(name, value)).map(|(name, _)| name.to_owned()).collect()
+}
+
+fn same(name: &str, wanted: &str, found: &str) -> bool {
+    let (wanted, found) = (words(wanted), words(found));
+    match name {
+        // The engine answers with all client classes; the wanted value may name one.
+        "client-output-buffer-limit" => {
+            wanted.chunks(4).all(|class| found.chunks(4).any(|of_engine| of_engine == class))
+        }
+        // A set of letters, answered in the engine's own order.
+        "notify-keyspace-events" => {
+            let letters =
+                |words: &[String]| words.concat().chars().collect::<std::collections::BTreeSet<_>>();
+            letters(&wanted) == letters(&found)
+        }
+        _ => wanted == found,
+    }
+}
+
+/// Words in lower case, sizes as bytes, old names of roles as the engine answers them.
+fn words(value: &str) -> Vec<String> {
+    value
+        .split_ascii_whitespace()
+        .map(|word| word.to_ascii_lowercase())
+        .map(|word| match word.as_str() {
+            "replica" => "slave".to_owned(),
+            _ => bytes(&word).map_or(word, |size| size.to_string()),
+        })
+        .collect()
+}
+
+/// `100mb`, `1g`, `512` as bytes, by the rule of valkey.conf: k is 1000, kb is 1024.
+fn bytes(word: &str) -> Option<u64> {
+    let digits = word.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &word[digits.len()..] {
+        "" | "b" => 1,
+        "k" => 1_000,
+        "kb" => 1 << 10,
+        "m" => 1_000_000,
+        "mb" => 1 << 20,
+        "g" => 1_000_000_000,
+        "gb" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// Brings a running engine from one config to the next by CONFIG SET. A directive the engine refuses stays unapplied,
+/// which its report shows; a password it refuses is an error.
+pub async fn apply(control: &Control, before: &ValkeyConfig, next: &ValkeyConfig) -> Result<(), EngineError> {
+    let mut connection = control.for_task().await?;
+    for ValkeyDirective { name, value } in &next.directives {
+        if conf::is_owned(name) {
+            continue;
+        }
+        let found: BTreeMap<String, String> = redis::cmd("CONFIG")
+            .arg("GET")
+            .arg(name)
+            .query_async(&mut connection)
+            .await
+            .map_err(engine_error)?;
+        if unapplied(&[ValkeyDirective { name: name.clone(), value: value.clone() }], &found).is_empty() {
+            continue;
+        }
+        let set = redis::cmd("CONFIG").arg("SET").arg(name).arg(value).exec_async(&mut connection).await;
+        if let Err(error) = set {
+            tracing::warn!(directive = name, "not set in the running engine: {}", engine_error(error));
+        }
+    }
+    if before.announce_ip != next.announce_ip {
+        let mut set = redis::cmd("CONFIG");
+        set.arg("SET").arg("cluster-announce-ip").arg(&next.announce_ip);
+        set.exec_async(&mut connection).await.map_err(engine_error)?;
+    }
+    if before.password != next.password {
+        // Both in one call: the node would else lock out itself or its peers between the two.
+        let mut set = redis::cmd("CONFIG");
+        set.arg("SET").arg("primaryauth").arg(&next.password).arg("requirepass").arg(&next.password);
+        set.exec_async(&mut connection).await.map_err(engine_error)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unapplied_of(name: &str, wanted: &str, found: &str) -> bool {
+        let wanted = [ValkeyDirective { name: name.into(), value: wanted.into() }];
+        let found = BTreeMap::from([(name.to_ascii_lowercase(), found.to_owned())]);
+        !unapplied(&wanted, &found).is_empty()
+    }
+
+    #[test]
+    fn values_are_compared_by_meaning() {
+        assert!(!unapplied_of("maxmemory", "100mb", "104857600"));
+        assert!(unapplied_of("maxmemory", "100m", "104857600"));
+        assert!(!unapplied_of("Appendonly", "YES", "yes"));
+        assert!(!unapplied_of("save", "3600 1  300 100", "3600 1 300 100"));
+        assert!(!unapplied_of("save", "", ""));
+        assert!(unapplied_of("save", "", "3600 1"));
+        assert!(!unapplied_of("notify-keyspace-events", "KEA", "AKE"));
+        let limits = "normal 0 0 0 slave 209715200 67108864 60 pubsub 33554432 8388608 60";
+        assert!(!unapplied_of("client-output-buffer-limit", "replica 200mb 64mb 60", limits));
+        assert!(unapplied_of("client-output-buffer-limit", "replica 100mb 64mb 60", limits));
+    }
+
+    #[test]
+    fn a_name_the_engine_does_not_know_is_unapplied_and_the_last_of_a_name_counts() {
+        let directive = |value: &str| ValkeyDirective { name: "hz".into(), value: value.into() };
+        assert_eq!(unapplied(&[directive("10")], &BTreeMap::new()), ["hz"]);
+        let found = BTreeMap::from([("hz".to_owned(), "20".to_owned())]);
+        assert!(unapplied(&[directive("10"), directive("20")], &found).is_empty());
+    }
+}

@@ -1,0 +1,169 @@
+//! Valkey in cluster mode.
+//!
+//! In: `ValkeyConfig`, `ValkeyTask`. Out: `ValkeyReport`. Files: `/run/valkey/valkey.conf` (tmpfs, holds the password),
+//! `/data/valkey` (data and nodes.conf), `/data/log/valkey.log`. Called through [`Engine`] by `run`.
+
+use std::{
+    fs,
+    io::{ErrorKind, Write as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, chown},
+    path::Path,
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use prost::Message as _;
+use shardplane_proto::v1::{GuestConfig, ValkeyConfig, ValkeyTask};
+
+use self::control::Control;
+use super::{ENGINE_UID, Engine, EngineError, Launch, Report, file_error};
+use crate::nic;
+
+mod conf;
+mod control;
+mod directives;
+mod hold;
+mod parse;
+mod perform;
+mod report;
+
+const PROGRAM: &str = "/usr/bin/valkey-server";
+const CONF_DIR: &str = "/run/valkey";
+const CONF: &str = "/run/valkey/valkey.conf";
+const DATA_DIR: &str = "/data/valkey";
+const NODES_CONF: &str = "/data/valkey/nodes.conf";
+const LOG_DIR: &str = "/data/log";
+const LOG: &str = "/data/log/valkey.log";
+
+/// Valkey under one config.
+pub struct Valkey {
+    config: ValkeyConfig,
+    conf: String,
+    control: Control,
+}
+
+impl Valkey {
+    /// Takes a config in. Refused when it cannot be written as a valkey.conf.
+    pub fn new(config: &GuestConfig) -> Result<Self, EngineError> {
+        let own = match &config.nic {
+            Some(nic) => {
+                Some(nic::parse(nic).map_err(|error| EngineError::Refused(error.to_string()))?.address)
+            }
+            None => None,
+        };
+        let config = ValkeyConfig::decode(config.engine_config.as_slice()).map_err(|error| {
+            EngineError::Refused(format!("the engine config is no ValkeyConfig: {error}"))
+        })?;
+        let conf = conf::render(&config, own)?;
+        let control = Control::new(&config)?;
+        Ok(Self { config, conf, control })
+    }
+
+    fn write_conf(&self) -> Result<(), EngineError> {
+        let dir = Path::new(CONF_DIR);
+        directory(dir, 0o755, 0)?;
+        // Written beside and renamed: the engine never reads half a file.
+        let fresh = dir.join("valkey.conf.new");
+        match fs::remove_file(&fresh) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(file_error("remove", &fresh)(error));
+            }
+            Ok(()) | Err(_) => {}
+        }
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&fresh)
+            .map_err(file_error("create", &fresh))?;
+        file.write_all(self.conf.as_bytes()).map_err(file_error("write", &fresh))?;
+        chown(&fresh, Some(ENGINE_UID), Some(ENGINE_UID)).map_err(file_error("give the engine", &fresh))?;
+        fs::rename(&fresh, CONF).map_err(file_error("rename to valkey.conf", &fresh))
+    }
+}
+
+fn directory(path: &Path, mode: u32, owner: u32) -> Result<(), EngineError> {
+    match fs::DirBuilder::new().mode(mode).create(path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            return Err(file_error("create", path)(error));
+        }
+        Ok(()) | Err(_) => {}
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .map_err(file_error("set the mode of", path))?;
+    chown(path, Some(owner), Some(owner)).map_err(file_error("set the owner of", path))
+}
+
+fn secret_line(line: &str) -> bool {
+    // A config error quotes the line of valkey.conf; every directive with a password has "pass" or "auth" in its name.
+    line.starts_with(">>>") && (line.contains("pass") || line.contains("auth"))
+}
+
+impl Engine for Valkey {
+    fn prepare(&self) -> Result<Option<Duration>, EngineError> {
+        directory(Path::new(DATA_DIR), 0o700, ENGINE_UID)?;
+        directory(Path::new(LOG_DIR), 0o755, 0)?;
+        self.write_conf()?;
+        let nodes = match fs::read_to_string(NODES_CONF) {
+            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+            read => read.map_err(file_error("read", Path::new(NODES_CONF)))?,
+        };
+        let node_timeout = Duration::from_millis(self.config.node_timeout_ms.into());
+        Ok(hold::hold(&nodes, self.config.has_replicas, node_timeout))
+    }
+
+    fn start(&self) -> Launch {
+        Launch {
+            program: PROGRAM.into(),
+            arguments: vec![CONF.to_owned()],
+            uid: ENGINE_UID,
+            log: LOG.into(),
+            is_secret: secret_line,
+        }
+    }
+
+    fn report(&self) -> BoxFuture<'_, Result<Report, EngineError>> {
+        Box::pin(report::report(&self.control, &self.config.directives))
+    }
+
+    fn perform<'a>(&'a self, payload: &'a [u8]) -> BoxFuture<'a, Result<(), EngineError>> {
+        Box::pin(async move {
+            let task = ValkeyTask::decode(payload)
+                .map_err(|error| EngineError::Refused(format!("the task is no ValkeyTask: {error}")))?;
+            let step = task.step.ok_or_else(|| {
+                EngineError::Refused(
+                    "the task has no step this supervisor knows; build the image anew".to_owned(),
+                )
+            })?;
+            perform::perform(&self.control, step).await
+        })
+    }
+
+    fn apply<'a>(&'a self, next: &'a GuestConfig) -> BoxFuture<'a, Result<(), EngineError>> {
+        Box::pin(async move {
+            let next = Self::new(next)?;
+            // First the file: should the engine die midway it starts with the new config.
+            next.write_conf()?;
+            directives::apply(&self.control, &self.config, &next.config).await
+        })
+    }
+
+    fn stop(&self) -> BoxFuture<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            let mut connection = self.control.connect(Duration::from_secs(60)).await?;
+            // Answered only when it is refused; success closes the connection.
+            redis::cmd("SHUTDOWN").exec_async(&mut connection).await.map_err(control::engine_error)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::secret_line;
+
+    #[test]
+    fn a_quoted_password_is_a_secret_and_a_refused_login_is_not() {
+        assert!(secret_line(r#">>> 'requirepass "s3cret" extra'"#));
+        assert!(!secret_line("1:S 30 Nov 2026 16:00:00.000 # Unable to AUTH to PRIMARY: -WRONGPASS"));
+    }
+}

@@ -1,0 +1,165 @@
+//! Slow work of the supervisor, one of each kind at a time: asking the engine, a task, a change of its config.
+//!
+//! In: the supervisor's state. Out: jobs, and what their ends change. Called by `run` and by the parent.
+
+use std::{sync::Arc, time::Duration};
+
+use shardplane_proto::v1::GuestTask;
+use tokio::{
+    task::JoinError,
+    time::{Instant, timeout},
+};
+
+use super::{InForce, Supervisor};
+use crate::{
+    engine::{self, Engine, EngineError, Report, with_causes},
+    lifecycle::Phase,
+    tasks,
+};
+
+/// For one report or one change of a running engine; the connection has shorter ones of its own.
+const JOB_DEADLINE: Duration = Duration::from_secs(5);
+
+/// The end of a job. The number is the engine start it belongs to: what a dead process said counts no more.
+pub enum Job {
+    /// The engine was asked about itself.
+    Asked(u32, Result<Report, EngineError>),
+    /// A task was performed.
+    Performed(Result<(), EngineError>),
+    /// The running engine was brought to a new config.
+    Applied(u32, Arc<dyn Engine>, u64, Result<(), EngineError>),
+    /// The engine was asked to end.
+    Stopped(Result<(), EngineError>),
+}
+
+impl Supervisor {
+    pub(super) fn ask(&mut self) {
+        let asks = matches!(self.phase, Phase::Starting | Phase::Running);
+        if let Some(InForce { engine, .. }) = &self.in_force
+            && asks
+            && !self.asking
+        {
+            let (engine, start) = (engine.clone(), self.starts);
+            self.asking = true;
+            self.jobs.spawn(async move { Job::Asked(start, in_time(JOB_DEADLINE, engine.report()).await) });
+        }
+    }
+
+    /// Brings a running engine to the newest config when it is not there yet.
+    pub(super) async fn apply_wanted(&mut self) {
+        let (Some(wanted), Some(in_force)) = (&self.wanted, &self.in_force) else { return };
+        if wanted.generation == in_force.generation || self.applying || self.phase != Phase::Running {
+            return;
+        }
+        let (wanted, engine) = (wanted.clone(), in_force.engine.clone());
+        let next = match engine::open(&self.image.engine, &wanted) {
+            Ok(next) => next,
+            Err(error) => return self.refuse(wanted.generation, &error),
+        };
+        if let Err(error) = self.ensure_nic().await {
+            return self.refuse(wanted.generation, &error);
+        }
+        let start = self.starts;
+        self.applying = true;
+        self.jobs.spawn(async move {
+            let done = in_time(JOB_DEADLINE, engine.apply(&wanted)).await;
+            Job::Applied(start, next, wanted.generation, done)
+        });
+    }
+
+    fn refuse(&mut self, generation: u64, error: &EngineError) {
+        self.refusal = format!("config {generation} is not in force: {}", with_causes(error));
+    }
+
+    /// A job ended.
+    pub fn job_ended(&mut self, ended: Result<Job, JoinError>) {
+        match ended {
+            Ok(Job::Asked(start, answer)) => {
+                self.asking = false;
+                self.answered(start, answer);
+            }
+            Ok(Job::Performed(result)) => {
+                let outcome = self.tasks.finish(result.map_err(|error| with_causes(&error)));
+                self.send_outcome(outcome);
+                self.ask();
+            }
+            Ok(Job::Applied(start, next, generation, result)) => {
+                self.applying = false;
+                match result {
+                    Ok(()) if start == self.starts => {
+                        tracing::info!(generation, "config in force");
+                        self.refusal.clear();
+                        self.in_force = Some(InForce { engine: next, generation });
+                        self.ask();
+                    }
+                    // A process that was started since runs under the newest config already.
+                    Ok(()) => {}
+                    Err(error) => self.refuse(generation, &error),
+                }
+            }
+            Ok(Job::Stopped(Ok(()))) => {}
+            Ok(Job::Stopped(Err(error))) => {
+                // A closed connection is how success looks; if it was not, SIGTERM asks the same once more.
+                tracing::debug!("asked the engine to end: {error}");
+                if let Some(process) = &self.process {
+                    process.terminate();
+                }
+            }
+            // A job that panicked: its flag is unknown, so all are taken back. The task, if any, has failed.
+            Err(error) => {
+                tracing::error!(%error, "a job broke off");
+                (self.asking, self.applying) = (false, false);
+                let outcome = self.tasks.finish(Err(format!("the supervisor failed: {error}")));
+                self.send_outcome(outcome);
+            }
+        }
+    }
+
+    fn answered(&mut self, start: u32, answer: Result<Report, EngineError>) {
+        if start != self.starts || self.process.is_none() {
+            return;
+        }
+        match answer {
+            Ok(report) => {
+                self.latest = Some(report);
+                self.silence.clear();
+                if self.phase == Phase::Starting {
+                    tracing::info!("engine answers");
+                    self.phase = Phase::Running;
+                }
+            }
+            Err(error) => {
+                self.latest = None;
+                self.silence = format!("{} does not answer: {error}", self.image.engine);
+            }
+        }
+    }
+
+    /// Takes a task in; one that is known is answered from memory.
+    pub fn receive_task(&mut self, task: GuestTask) {
+        let outcome = self.tasks.receive(task, Instant::now());
+        self.send_outcome(outcome);
+    }
+
+    /// Starts the next task when the engine runs and none is under way.
+    pub fn start_next_task(&mut self) {
+        let Some(InForce { engine, .. }) = &self.in_force else { return };
+        if self.phase == Phase::Running
+            && let Some(task) = self.tasks.next()
+        {
+            let engine = engine.clone();
+            self.jobs.spawn(async move {
+                Job::Performed(in_time(tasks::DEADLINE, engine.perform(&task.payload)).await)
+            });
+        }
+    }
+}
+
+pub(super) async fn in_time<T>(
+    deadline: Duration,
+    work: impl Future<Output = Result<T, EngineError>>,
+) -> Result<T, EngineError> {
+    timeout(deadline, work).await.unwrap_or_else(|_| {
+        Err(EngineError::Engine(format!("not done within {:.1} s", deadline.as_secs_f32())))
+    })
+}

@@ -1,0 +1,88 @@
+//! What the host is told: hello, reports when something changed and every second, outcomes of tasks.
+//!
+//! In: the supervisor's state. Out: messages on the queue of the current connection. Called by `run` and by the parent.
+
+use shardplane_proto::v1::{FromGuest, GuestReport, TaskOutcome, from_guest::Body};
+use tokio::sync::mpsc::Sender;
+
+use super::Supervisor;
+use crate::{lifecycle::Phase, run::message};
+
+impl Supervisor {
+    /// A new connection: hello, the current report, and every outcome the host may have missed.
+    pub fn connected(&mut self, queue: Sender<FromGuest>, hello: Body) {
+        self.link = Some(queue);
+        self.send(hello);
+        self.send_report();
+        for outcome in self.tasks.outcomes().cloned().collect::<Vec<_>>() {
+            self.send(Body::Outcome(outcome));
+        }
+    }
+
+    /// The connection is gone. The engine runs on.
+    pub fn disconnected(&mut self) {
+        self.link = None;
+    }
+
+    fn report(&self) -> GuestReport {
+        let message = match &self.phase {
+            Phase::Waiting => "no config yet".to_owned(),
+            Phase::Holding { why, .. } | Phase::Pausing { why, .. } => why.clone(),
+            Phase::Stopping { .. } => "stopping".to_owned(),
+            Phase::Stopped => "stopped".to_owned(),
+            Phase::Starting | Phase::Running => [&self.silence, &self.refusal]
+                .into_iter()
+                .filter(|text| !text.is_empty())
+                .cloned()
+                .collect::<Vec<_>>()
+                .join("; "),
+        };
+        GuestReport {
+            state: self.phase.state().into(),
+            message,
+            engine_report: self.latest.as_ref().map(|report| report.message.clone()).unwrap_or_default(),
+            engine_starts: self.starts,
+            config_generation: self.in_force.as_ref().map_or(0, |in_force| in_force.generation),
+        }
+    }
+
+    /// Sends a report, changed or not.
+    pub fn send_report(&mut self) {
+        let report = self.report();
+        self.sent =
+            Some((skeleton(&report), self.latest.as_ref().map(|r| r.meaning.clone()).unwrap_or_default()));
+        self.send(Body::Report(report));
+    }
+
+    /// Sends a report when it differs from the last one in what matters.
+    pub fn send_report_if_changed(&mut self) {
+        let meaning = self.latest.as_ref().map(|report| report.meaning.as_slice()).unwrap_or_default();
+        let same = self
+            .sent
+            .as_ref()
+            .is_some_and(|(sent, before)| before == meaning && *sent == skeleton(&self.report()));
+        if !same {
+            self.send_report();
+        }
+    }
+
+    pub(super) fn send_outcome(&mut self, outcome: Option<TaskOutcome>) {
+        if let Some(outcome) = outcome {
+            self.send(Body::Outcome(outcome));
+        }
+    }
+
+    /// A full queue means a host that does not read: the link gives it up soon, and the next connection gets everything anew.
+    pub(super) fn send(&mut self, body: Body) {
+        if let Some(link) = &self.link
+            && link.try_send(message(body)).is_err()
+        {
+            tracing::debug!("the host does not keep up, a message was left out");
+        }
+    }
+}
+
+/// A report without the engine's own message, which is compared by its meaning.
+fn skeleton(report: &GuestReport) -> GuestReport {
+    GuestReport { engine_report: Vec::new(), ..report.clone() }
+}
