@@ -1,0 +1,324 @@
+//! Applying the planner's decisions: the rules are checked again here, where all members agree on the state. In: a decision.
+//! Out: the change, or `Outdated` and nothing changed.
+
+use std::collections::BTreeSet;
+
+use shardplane_proto::ids::{ClusterId, InstanceId, ResourceId};
+
+use super::Step;
+use crate::{
+    command::{Applied, Decision, NewOperation, NewTask, Reservation},
+    engine::ClusterSpec,
+    refusal::Refusal,
+    resource::{ChangeKind, Outcome},
+    state::{Footprint, Operation, OperationState, Presence, Severity, State, Task, TaskState},
+};
+
+impl Step<'_> {
+    pub(super) fn decide(&mut self, decision: &Decision) -> Result<Applied, Refusal> {
+        match decision {
+            Decision::Place { cluster, reservations, retire, operation } => {
+                self.place(*cluster, reservations, retire, operation)
+            }
+            Decision::Retire { cluster, instances, cause } => {
+                self.known(*cluster)?;
+                self.retire(*cluster, instances, cause);
+                Ok(Applied::Changed)
+            }
+            Decision::StartTasks { cluster, operation, new_operation, tasks } => {
+                self.known(*cluster)?;
+                self.start_tasks(*cluster, *operation, new_operation.as_ref(), tasks)
+            }
+            Decision::DropTasks { tasks } => {
+                let changed = tasks
+                    .iter()
+                    .filter(|t| self.end_task(**t, TaskState::Superseded) == Applied::Changed)
+                    .count();
+                Ok(if changed > 0 { Applied::Changed } else { Applied::Unchanged })
+            }
+            Decision::Satisfied { cluster } => self.satisfied(*cluster),
+            Decision::Fail { cluster, message } => self.fail(*cluster, message),
+            Decision::Remove { cluster } => self.remove(*cluster),
+            Decision::DeclareLost { host, message } => {
+                let now = self.state.now;
+                let Some(host) =
+                    self.state.hosts.get_mut(host).filter(|host| host.presence == Presence::Present)
+                else {
+                    return Err(Refusal::outdated(format!("host {host} is not there to be lost")));
+                };
+                host.presence = Presence::Lost { since: now };
+                let subject = format!("host/{}", host.id);
+                self.event(Severity::Warning, "HostLost", subject, message.clone());
+                Ok(Applied::Changed)
+            }
+            Decision::EndOperation { operation, error } => {
+                let now = self.state.now;
+                let running =
+                    self.state.operations.get_mut(operation).filter(|o| o.state == OperationState::Running);
+                let Some(operation) = running else { return Ok(Applied::Unchanged) };
+                operation.state = match error {
+                    None => OperationState::Succeeded,
+                    Some(error) => OperationState::Failed { error: error.clone() },
+                };
+                operation.ended = Some(now);
+                Ok(Applied::Changed)
+            }
+        }
+    }
+
+    /// The spec of a cluster that is not being deleted.
+    fn known(&self, cluster: ClusterId) -> Result<ClusterSpec, Refusal> {
+        let resource = self.state.resources.get(&ResourceId::from(cluster));
+        match resource {
+            Some(resource) if !resource.deleting() => resource.cluster_spec().cloned(),
+            Some(_) | None => None,
+        }
+        .ok_or_else(|| Refusal::outdated(format!("cluster {cluster} is gone or being deleted")))
+    }
+
+    fn place(
+        &mut self,
+        cluster: ClusterId,
+        reservations: &[Reservation],
+        retire: &[InstanceId],
+        operation: &NewOperation,
+    ) -> Result<Applied, Refusal> {
+        let spec = self.known(cluster)?;
+        let before = self.state.clone();
+        if let Err(refusal) = self.try_place(cluster, &spec, reservations, retire) {
+            *self.state = before;
+            return Err(refusal);
+        }
+        self.begin(cluster, operation);
+        self.touch_cluster(cluster);
+        for Reservation { instance, .. } in reservations {
+            let message =
+                format!("instance {} of shard {} placed: {}", instance.id, instance.group, operation.cause);
+            self.event(Severity::Normal, "Placed", format!("cluster/{cluster}"), message);
+        }
+        Ok(Applied::Changed)
+    }
+
+    fn try_place(
+        &mut self,
+        cluster: ClusterId,
+        spec: &ClusterSpec,
+        reservations: &[Reservation],
+        retire: &[InstanceId],
+    ) -> Result<(), Refusal> {
+        self.retire(cluster, retire, "its host was lost");
+        for reservation in reservations {
+            let instance = &reservation.instance;
+            fits(self.state, cluster, reservation)?;
+            let mut members: BTreeSet<InstanceId> = self
+                .state
+                .instances_of(cluster)
+                .filter(|i| i.group == instance.group && i.wanted())
+                .map(|i| i.id)
+                .collect();
+            members.insert(instance.id);
+            // One that is being replaced does not count: it goes when the new one is in sync.
+            let replaced: Vec<InstanceId> = self
+                .state
+                .instances_of(cluster)
+                .filter(|i| members.contains(&i.id))
+                .filter_map(|i| i.replaces)
+                .chain(instance.replaces)
+                .collect();
+            members.retain(|id| !replaced.contains(id));
+            let group = spec.groups().into_iter().find(|g| g.id == instance.group);
+            let room = group.map_or(0, |g| usize::try_from(g.members).unwrap_or(usize::MAX));
+            if members.len() > room {
+                return Err(Refusal::outdated(format!(
+                    "shard {} has its {room} members already",
+                    instance.group
+                )));
+            }
+            self.state.instances.insert(instance.id, instance.clone());
+            if let Some(cluster) = self.state.clusters.get_mut(&cluster) {
+                cluster.instances.push(instance.id);
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, cluster: ClusterId, new: &NewOperation) {
+        let operation = Operation {
+            id: new.id,
+            kind: new.kind,
+            cluster,
+            cause: new.cause.clone(),
+            created: self.state.now,
+            ended: None,
+            state: OperationState::Running,
+            tasks: Vec::new(),
+        };
+        self.state.operations.insert(new.id, operation);
+        match new.kind {
+            crate::state::OperationKind::Move | crate::state::OperationKind::Switchover => {
+                let now = self.state.now;
+                if let Some(cluster) = self.state.clusters.get_mut(&cluster) {
+                    cluster.last_move = Some(now);
+                }
+            }
+            crate::state::OperationKind::Create
+            | crate::state::OperationKind::Repair
+            | crate::state::OperationKind::Grow
+            | crate::state::OperationKind::Delete => {}
+        }
+    }
+
+    fn start_tasks(
+        &mut self,
+        cluster: ClusterId,
+        operation: shardplane_proto::ids::OperationId,
+        new: Option<&NewOperation>,
+        tasks: &[NewTask],
+    ) -> Result<Applied, Refusal> {
+        let running =
+            |s: &State| s.operations.get(&operation).is_some_and(|o| o.state == OperationState::Running);
+        if !running(self.state) {
+            let Some(new) = new else {
+                return Err(Refusal::outdated(format!("operation {operation} has ended")));
+            };
+            self.begin(cluster, new);
+        }
+        let mut started = false;
+        for new in tasks {
+            let performer =
+                self.state.instances.get(&new.instance).filter(|i| i.wanted() && i.cluster == cluster);
+            let Some(host) = performer.map(|i| i.host) else { continue };
+            let same = |task: &Task| task.instance == new.instance && task.payload == new.payload;
+            if self.state.tasks.contains_key(&new.id) || self.state.running_tasks(cluster).any(same) {
+                continue;
+            }
+            let task = Task {
+                id: new.id,
+                operation,
+                cluster,
+                instance: new.instance,
+                name: new.name.clone(),
+                payload: new.payload.clone(),
+                state: TaskState::Running,
+                created: self.state.now,
+                ended: None,
+            };
+            self.state.tasks.insert(new.id, task);
+            if let Some(operation) = self.state.operations.get_mut(&operation) {
+                operation.tasks.push(new.id);
+            }
+            self.touched.insert(host);
+            started = true;
+        }
+        Ok(if started { Applied::Changed } else { Applied::Unchanged })
+    }
+
+    fn satisfied(&mut self, id: ClusterId) -> Result<Applied, Refusal> {
+        self.known(id)?;
+        let Some(cluster) = self.state.clusters.get_mut(&id) else { return Ok(Applied::Unchanged) };
+        let first = !cluster.formed;
+        cluster.formed = true;
+        self.settle(id.into(), &Outcome::Done);
+        self.end_operations(id, None);
+        let message = if first { "the cluster is formed and whole" } else { "the change is carried out" };
+        self.event(Severity::Normal, "Stable", format!("cluster/{id}"), message.to_owned());
+        Ok(Applied::Changed)
+    }
+
+    fn fail(&mut self, cluster: ClusterId, message: &str) -> Result<Applied, Refusal> {
+        self.known(cluster)?;
+        let formed = self.state.clusters.get(&cluster).is_some_and(|c| c.formed);
+        if !formed {
+            let all: Vec<InstanceId> = self.state.instances_of(cluster).map(|i| i.id).collect();
+            self.retire(cluster, &all, "the cluster could not be made");
+        }
+        self.settle(cluster.into(), &Outcome::Failed { message: message.to_owned() });
+        self.end_operations(cluster, Some(message));
+        self.event(Severity::Warning, "ChangeFailed", format!("cluster/{cluster}"), message.to_owned());
+        Ok(Applied::Changed)
+    }
+
+    fn remove(&mut self, id: ClusterId) -> Result<Applied, Refusal> {
+        let deleting = self
+            .state
+            .resources
+            .get(&ResourceId::from(id))
+            .is_some_and(|r| r.change.kind == ChangeKind::Delete);
+        let lost = |state: &State, i: &crate::state::Instance| {
+            state.hosts.get(&i.host).is_none_or(|host| host.presence != Presence::Present)
+        };
+        let left = self.state.instances_of(id).any(|i| !lost(self.state, i));
+        if !deleting || left {
+            return Err(Refusal::outdated(format!(
+                "cluster {id} is not deleted, or not gone from every host yet"
+            )));
+        }
+        self.settle(id.into(), &Outcome::Done);
+        self.end_operations(id, None);
+        // Instances on lost hosts stay known, so that nobody gets their address before their host has proved them gone.
+        self.state.clusters.remove(&id);
+        self.state.resources.remove(&ResourceId::from(id));
+        self.event(
+            Severity::Normal,
+            "Deleted",
+            format!("cluster/{id}"),
+            "nothing of the cluster is left on any present host".to_owned(),
+        );
+        Ok(Applied::Changed)
+    }
+
+    /// Ends what still runs for a cluster.
+    pub(super) fn end_operations(&mut self, cluster: ClusterId, error: Option<&str>) {
+        let tasks: Vec<_> = self.state.running_tasks(cluster).map(|task| task.id).collect();
+        tasks.into_iter().for_each(|task| {
+            self.end_task(task, TaskState::Superseded);
+        });
+        let now = self.state.now;
+        let running: Vec<_> = self
+            .state
+            .operations
+            .values()
+            .filter(|o| o.cluster == cluster && o.state == OperationState::Running)
+            .map(|o| o.id)
+            .collect();
+        for id in running {
+            if let Some(operation) = self.state.operations.get_mut(&id) {
+                operation.ended = Some(now);
+                operation.state = match error {
+                    None => OperationState::Succeeded,
+                    Some(error) => OperationState::Failed { error: error.to_owned() },
+                };
+            }
+        }
+    }
+}
+
+/// The hard rules for one reservation: host, capacity, address, and no more of its own group on the host than was accepted.
+fn fits(state: &State, cluster: ClusterId, reservation: &Reservation) -> Result<(), Refusal> {
+    let instance = &reservation.instance;
+    let refuse = |why: String| Err(Refusal::outdated(format!("instance {}: {why}", instance.id)));
+    let host = state.hosts.get(&instance.host).filter(|host| host.presence == Presence::Present);
+    let Some(host) = host else { return refuse(format!("host {} is not present", instance.host)) };
+    let short = state.promised(host.id).plus(instance.footprint).exceeds(host.facts.capacity);
+    if !short.is_empty() {
+        return refuse(format!("host {} is short of {}", host.facts.name, short.join(", ")));
+    }
+    if state.instances.contains_key(&instance.id) || instance.cluster != cluster {
+        return refuse("its id is taken".to_owned());
+    }
+    let taken = state.instances.values().any(|i| i.subnet == instance.subnet && i.ipv4 == instance.ipv4);
+    let resting = state.resting.get(&instance.subnet).is_some_and(|rest| rest.contains_key(&instance.ipv4));
+    if taken || resting {
+        return refuse(format!("address {} is not free", instance.ipv4));
+    }
+    let beside = state
+        .instances_of(cluster)
+        .filter(|i| i.wanted() && i.group == instance.group && i.host == instance.host);
+    if beside.count() > usize::try_from(reservation.own_group_on_host).unwrap_or(usize::MAX) {
+        return refuse(format!("host {} holds more of its shard than was accepted", host.facts.name));
+    }
+    if instance.footprint == Footprint::default() {
+        return refuse("it would be promised nothing".to_owned());
+    }
+    Ok(())
+}

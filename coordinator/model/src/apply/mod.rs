@@ -1,0 +1,242 @@
+//! Applying the log. In: entries in order. Out: the changed state and one answer a command. Called by every member alike, so
+//! it reads no clock and draws no chance. A command is judged by the state it meets, not by the one it was made for.
+
+mod decide;
+mod notice;
+mod prune;
+
+use std::collections::BTreeSet;
+
+use shardplane_proto::ids::{ClusterId, Generation, HostId, InstanceId, RequestId, ResourceId};
+
+use crate::{
+    command::{Applied, Command, Delete, Entry, Put},
+    refusal::Refusal,
+    resource::{Change, ChangeKind, Outcome, Resource, Spec},
+    state::{Cluster, Event, Intent, Request, Severity, State, TaskState},
+    validate,
+};
+
+/// One entry being applied: where the log stands, and which hosts must be told anew when it is done.
+struct Step<'a> {
+    state: &'a mut State,
+    index: u64,
+    touched: BTreeSet<HostId>,
+}
+
+impl State {
+    /// Applies one entry of the log at `index`; one answer a command, in order.
+    pub fn apply(&mut self, index: u64, entry: &Entry) -> Vec<Result<Applied, Refusal>> {
+        self.now = self.now.max(entry.at);
+        let mut step = Step { state: self, index, touched: BTreeSet::new() };
+        let answers = entry.commands.iter().map(|command| step.command(command)).collect();
+        let touched = std::mem::take(&mut step.touched);
+        for host in touched {
+            if let Some(host) = self.hosts.get_mut(&host) {
+                host.generation = Generation(index);
+            }
+        }
+        self.prune();
+        answers
+    }
+}
+
+impl Step<'_> {
+    fn command(&mut self, command: &Command) -> Result<Applied, Refusal> {
+        match command {
+            Command::Put(put) => self.put(put),
+            Command::Delete(delete) => self.delete(delete),
+            Command::Decide(decision) => self.decide(decision),
+            Command::Notice(notice) => Ok(self.notice(notice)),
+            Command::AddToken(token) => {
+                self.state.tokens.insert(token.id, token.clone());
+                Ok(Applied::Changed)
+            }
+            Command::Configure(settings) => {
+                if self.state.settings == *settings {
+                    return Ok(Applied::Unchanged);
+                }
+                self.state.settings = settings.clone();
+                Ok(Applied::Changed)
+            }
+        }
+    }
+
+    fn put(&mut self, put: &Put) -> Result<Applied, Refusal> {
+        validate::check(self.state, put)?;
+        let existing = self.state.resources.get(&put.id).cloned();
+        let spec_changed =
+            existing.as_ref().is_none_or(|e| e.spec != put.spec || e.change.outcome != Outcome::Done);
+        let is_cluster = matches!(put.spec, Spec::Cluster(_));
+        let outcome = if is_cluster && spec_changed { Outcome::InFlight } else { Outcome::Done };
+        let change = Change {
+            request: put.request,
+            kind: ChangeKind::Put,
+            at: self.state.now,
+            by: put.by.clone(),
+            outcome,
+        };
+        let (created, created_by) = existing
+            .map_or((self.state.now, put.by.clone()), |existing| (existing.created, existing.created_by));
+        let resource = Resource {
+            id: put.id,
+            metadata: put.metadata.clone(),
+            spec: put.spec.clone(),
+            created,
+            created_by,
+            change,
+        };
+        self.record(&resource);
+        match &put.spec {
+            Spec::Cluster(spec) if spec_changed => self.want_cluster(put.id.into(), spec.engine()),
+            Spec::VpcSubnet { .. } if !self.state.vnis.contains_key(&put.id) => {
+                self.state.vnis.insert(put.id, State::FIRST_VNI + self.state.vnis_used);
+                self.state.vnis_used += 1;
+            }
+            Spec::Folder
+            | Spec::HostingProvider
+            | Spec::Vpc { .. }
+            | Spec::VpcSubnet { .. }
+            | Spec::Cluster(_)
+            | Spec::ParametersSet { .. } => {}
+        }
+        self.state.resources.insert(put.id, resource);
+        Ok(Applied::Accepted { request: put.request })
+    }
+
+    fn want_cluster(&mut self, id: ClusterId, engine: crate::engine::EngineKind) {
+        let generation = Generation(self.index);
+        let known = self.state.clusters.get_mut(&id);
+        match known {
+            Some(cluster) => cluster.config_generation = generation,
+            None => {
+                let cluster = Cluster {
+                    engine,
+                    instances: Vec::new(),
+                    formed: false,
+                    config_generation: generation,
+                    last_move: None,
+                };
+                self.state.clusters.insert(id, cluster);
+            }
+        }
+        self.touch_cluster(id);
+    }
+
+    fn delete(&mut self, delete: &Delete) -> Result<Applied, Refusal> {
+        validate::check_delete(self.state, delete)?;
+        let Some(mut resource) = self.state.resources.get(&delete.id).cloned() else {
+            return Ok(Applied::Unchanged);
+        };
+        let is_cluster = resource.cluster_spec().is_some();
+        self.finish_request(resource.change.request, &resource, "the resource was deleted meanwhile");
+        resource.change = Change {
+            request: delete.request,
+            kind: ChangeKind::Delete,
+            at: self.state.now,
+            by: delete.by.clone(),
+            outcome: if is_cluster { Outcome::InFlight } else { Outcome::Done },
+        };
+        self.record(&resource);
+        if is_cluster {
+            let cluster = ClusterId::from(delete.id);
+            let all: Vec<InstanceId> = self.state.instances_of(cluster).map(|i| i.id).collect();
+            self.retire(cluster, &all, "the cluster is being deleted");
+            self.end_operations(cluster, Some("the cluster is being deleted"));
+            self.state.resources.insert(delete.id, resource);
+        } else {
+            self.state.resources.remove(&delete.id);
+            self.state.vnis.remove(&delete.id);
+            self.state.resting.remove(&delete.id);
+        }
+        Ok(Applied::Accepted { request: delete.request })
+    }
+
+    /// Keeps what became of a change, for polling.
+    fn record(&mut self, resource: &Resource) {
+        let change = &resource.change;
+        let request = Request {
+            resource: resource.id,
+            kind: resource.kind(),
+            change: change.kind,
+            at: change.at,
+            outcome: change.outcome.clone(),
+        };
+        self.state.requests.insert(change.request, request);
+    }
+
+    /// A change that was in flight when another overtook it has failed.
+    fn finish_request(&mut self, id: RequestId, resource: &Resource, why: &str) {
+        if resource.change.outcome == Outcome::InFlight
+            && let Some(request) = self.state.requests.get_mut(&id)
+        {
+            request.outcome = Outcome::Failed { message: why.to_owned() };
+        }
+    }
+
+    /// Sets how the change in flight of a resource stands.
+    fn settle(&mut self, id: ResourceId, outcome: &Outcome) {
+        if let Some(resource) = self.state.resources.get_mut(&id) {
+            resource.change.outcome = outcome.clone();
+            if let Some(request) = self.state.requests.get_mut(&resource.change.request) {
+                request.outcome = outcome.clone();
+            }
+        }
+    }
+
+    /// Lets instances go: their hosts will be told, and what was asked of them is dropped.
+    fn retire(&mut self, cluster: ClusterId, instances: &[InstanceId], cause: &str) {
+        self.touch_cluster(cluster);
+        let ids: BTreeSet<InstanceId> = instances.iter().copied().collect();
+        for id in &ids {
+            if let Some(instance) = self.state.instances.get_mut(id)
+                && instance.wanted()
+            {
+                instance.intent = Intent::Retiring { cause: cause.to_owned() };
+            }
+        }
+        let heirs: Vec<InstanceId> = self
+            .state
+            .instances_of(cluster)
+            .filter(|i| i.replaces.is_some_and(|old| ids.contains(&old)))
+            .map(|i| i.id)
+            .collect();
+        for heir in heirs {
+            if let Some(instance) = self.state.instances.get_mut(&heir) {
+                instance.replaces = None;
+            }
+        }
+        let dropped: Vec<_> =
+            self.state.running_tasks(cluster).filter(|t| ids.contains(&t.instance)).map(|t| t.id).collect();
+        dropped.into_iter().for_each(|task| {
+            self.end_task(task, TaskState::Superseded);
+        });
+    }
+
+    fn end_task(&mut self, id: shardplane_proto::ids::TaskId, to: TaskState) -> Applied {
+        let now = self.state.now;
+        let Some(task) = self.state.tasks.get_mut(&id).filter(|task| task.state == TaskState::Running) else {
+            return Applied::Unchanged;
+        };
+        task.state = to;
+        task.ended = Some(now);
+        let instance = task.instance;
+        if let Some(instance) = self.state.instances.get(&instance) {
+            self.touched.insert(instance.host);
+        }
+        Applied::Changed
+    }
+
+    /// Every host that carries an instance in a network of this cluster is told anew.
+    fn touch_cluster(&mut self, cluster: ClusterId) {
+        let vpcs: BTreeSet<ResourceId> = self.state.instances_of(cluster).map(|i| i.vpc).collect();
+        let hosts = self.state.instances.values().filter(|i| vpcs.contains(&i.vpc)).map(|i| i.host);
+        self.touched.extend(hosts);
+    }
+
+    fn event(&mut self, severity: Severity, reason: &str, subject: String, message: String) {
+        let event = Event { at: self.state.now, severity, reason: reason.to_owned(), subject, message };
+        self.state.next_event += 1;
+        self.state.events.insert(self.state.next_event, event);
+    }
+}

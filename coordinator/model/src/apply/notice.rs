@@ -1,0 +1,112 @@
+//! Applying facts. In: what hosts and engines said. Out: the state that remembers it; a fact is never refused, at most it is old
+//! news.
+
+use shardplane_proto::ids::{Generation, HostId, InstanceId};
+
+use super::Step;
+use crate::{
+    command::{Applied, Notice},
+    engine::Fact,
+    state::{Host, HostFacts, Presence, Severity, TaskState},
+};
+
+impl Step<'_> {
+    pub(super) fn notice(&mut self, notice: &Notice) -> Applied {
+        match notice {
+            Notice::Host { host, facts } => self.host(*host, facts),
+            Notice::Engine { instance, fact } => self.engine(*instance, fact),
+            Notice::Gone { instance, host } => self.gone(*instance, *host),
+            Notice::TaskEnded { task, error } => {
+                let to = match error {
+                    None => TaskState::Succeeded,
+                    Some(error) => TaskState::Failed { error: error.clone() },
+                };
+                self.end_task(*task, to)
+            }
+            Notice::Event { severity, reason, subject, message } => {
+                self.event(*severity, reason, subject.clone(), message.clone());
+                Applied::Changed
+            }
+        }
+    }
+
+    fn host(&mut self, id: HostId, facts: &HostFacts) -> Applied {
+        let now = self.state.now;
+        let subject = format!("host/{id}");
+        let Some(host) = self.state.hosts.get(&id).cloned() else {
+            let host = Host {
+                id,
+                facts: facts.clone(),
+                presence: Presence::Present,
+                generation: Generation(self.index),
+                created: now,
+            };
+            self.state.hosts.insert(id, host);
+            self.event(Severity::Normal, "HostJoined", subject, format!("host {} joined", facts.name));
+            return Applied::Changed;
+        };
+        if host.presence == Presence::Present && host.facts == *facts {
+            return Applied::Unchanged;
+        }
+        match host.presence {
+            Presence::Lost { since } => {
+                let message = format!("host {} is back after {}", facts.name, now.since(since));
+                self.event(Severity::Normal, "HostBack", subject, message);
+            }
+            Presence::Present if host.facts.boot_id != facts.boot_id => {
+                self.event(
+                    Severity::Warning,
+                    "HostRebooted",
+                    subject,
+                    format!("host {} was rebooted", facts.name),
+                );
+            }
+            Presence::Present => {}
+        }
+        // Its peers reach its instances at its underlay address.
+        if host.facts.underlay != facts.underlay {
+            let all: Vec<HostId> = self.state.hosts.keys().copied().collect();
+            self.touched.extend(all);
+        }
+        self.touched.insert(id);
+        self.state.hosts.insert(id, Host { facts: facts.clone(), presence: Presence::Present, ..host });
+        Applied::Changed
+    }
+
+    fn engine(&mut self, id: InstanceId, fact: &Fact) -> Applied {
+        let now = self.state.now;
+        let Some(instance) = self.state.instances.get_mut(&id) else { return Applied::Unchanged };
+        let before = instance.fact.replace((now, fact.clone())).map(|(_, fact)| fact);
+        if before.as_ref() == Some(fact) {
+            return Applied::Unchanged;
+        }
+        let (cluster, group) = (instance.cluster, instance.group);
+        let formed = self.state.clusters.get(&cluster).is_some_and(|cluster| cluster.formed);
+        if formed && fact.claims_primary() && !before.is_some_and(|before| before.claims_primary()) {
+            let message = format!("instance {id} is now a primary of shard {group}");
+            self.event(Severity::Warning, "PrimaryChanged", format!("cluster/{cluster}"), message);
+        }
+        Applied::Changed
+    }
+
+    /// A retiring instance is proved gone: its place and, after a rest, its address are free.
+    fn gone(&mut self, id: InstanceId, host: HostId) -> Applied {
+        let now = self.state.now;
+        let Some(instance) = self.state.instances.get(&id).filter(|i| i.host == host && !i.wanted()).cloned()
+        else {
+            return Applied::Unchanged;
+        };
+        self.touch_cluster(instance.cluster);
+        self.touched.insert(host);
+        self.state.instances.remove(&id);
+        if let Some(cluster) = self.state.clusters.get_mut(&instance.cluster) {
+            cluster.instances.retain(|member| *member != id);
+        }
+        if self.state.resources.contains_key(&instance.subnet) {
+            let mut resting = self.state.resting.get(&instance.subnet).cloned().unwrap_or_default();
+            resting.insert(instance.ipv4, now);
+            self.state.resting.insert(instance.subnet, resting);
+        }
+        Applied::Changed
+    }
+}

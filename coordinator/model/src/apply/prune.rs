@@ -1,0 +1,48 @@
+//! Keeping the state bounded: old requests, events, ended operations and rested addresses go. Part of every apply, so that all
+//! members forget alike.
+
+use crate::{
+    resource::Outcome,
+    state::{OperationState, State},
+};
+
+impl State {
+    pub(super) fn prune(&mut self) {
+        while self.events.len() > State::EVENTS_KEPT
+            && let Some((oldest, _)) = self.events.get_min().cloned()
+        {
+            self.events.remove(&oldest);
+        }
+        if self.requests.len() > State::REQUESTS_KEPT {
+            let surplus = self.requests.len() - State::REQUESTS_KEPT;
+            // Ids are ULIDs of the leader: the smallest are the oldest.
+            let ended = self.requests.iter().filter(|(_, request)| request.outcome != Outcome::InFlight);
+            let oldest: Vec<_> = ended.take(surplus).map(|(id, _)| *id).collect();
+            oldest.iter().for_each(|id| {
+                self.requests.remove(id);
+            });
+        }
+        if self.operations.len() > State::OPERATIONS_KEPT {
+            let surplus = self.operations.len() - State::OPERATIONS_KEPT;
+            let ended = self.operations.values().filter(|o| o.state != OperationState::Running);
+            let oldest: Vec<_> = ended.take(surplus).map(|o| (o.id, o.tasks.clone())).collect();
+            for (id, tasks) in oldest {
+                self.operations.remove(&id);
+                tasks.iter().for_each(|task| {
+                    self.tasks.remove(task);
+                });
+            }
+        }
+        let rested = |at: crate::time::Timestamp| self.now.since(at) > State::ADDRESS_RESTS;
+        if self.resting.values().any(|rest| rest.values().any(|at| rested(*at))) {
+            let now = self.now;
+            self.resting = std::mem::take(&mut self.resting)
+                .into_iter()
+                .map(|(subnet, mut rest)| {
+                    rest.retain(|_, at| now.since(*at) <= State::ADDRESS_RESTS);
+                    (subnet, rest)
+                })
+                .collect();
+        }
+    }
+}

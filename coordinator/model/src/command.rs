@@ -1,0 +1,229 @@
+//! What the log records. In: users' changes, the planner's decisions and facts that decisions rest on. Out: applied by
+//! [`crate::apply`] on every member alike. Every id and time in here was made before the entry was proposed.
+
+use serde::{Deserialize, Serialize};
+use shardplane_proto::ids::{ClusterId, HostId, InstanceId, OperationId, RequestId, ResourceId, TaskId};
+
+use crate::{
+    engine::Fact,
+    resource::{Metadata, Spec, User},
+    state::{HostFacts, OperationKind, Settings, Severity, Token},
+};
+pub use crate::{refusal::Refusal, time::Timestamp};
+
+/// One entry of the log.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The leader's clock when it proposed the entry.
+    pub at: Timestamp,
+    /// Applied in order; each is judged by itself.
+    pub commands: Vec<Command>,
+}
+
+/// One command.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Command {
+    /// A user creates or updates a resource.
+    Put(Put),
+    /// A user deletes a resource.
+    Delete(Delete),
+    /// The planner decided something.
+    Decide(Decision),
+    /// A fact that decisions rest on.
+    Notice(Notice),
+    /// A new API token.
+    AddToken(Token),
+    /// The installation's configuration.
+    Configure(Settings),
+}
+
+/// A user creates or updates a resource.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Put {
+    /// The resource.
+    pub id: ResourceId,
+    /// Its metadata.
+    pub metadata: Metadata,
+    /// Its spec; secrets are sealed.
+    pub spec: Spec,
+    /// The id to poll.
+    pub request: RequestId,
+    /// Who asks.
+    pub by: User,
+}
+
+/// A user deletes a resource.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Delete {
+    /// The resource.
+    pub id: ResourceId,
+    /// Its type, as the path named it.
+    pub kind: crate::resource::Kind,
+    /// The id to poll.
+    pub request: RequestId,
+    /// Who asks.
+    pub by: User,
+}
+
+/// An instance to reserve, with the degradation the planner accepted for it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Reservation {
+    /// The instance; its intent is `Wanted` and it has no facts.
+    pub instance: crate::state::Instance,
+    /// How many wanted members of its own group shared the host when it was chosen. Applying refuses when there are more.
+    pub own_group_on_host: u32,
+}
+
+/// A new operation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NewOperation {
+    /// Made by the leader.
+    pub id: OperationId,
+    /// Why it exists.
+    pub kind: OperationKind,
+    /// Why it exists, for people.
+    pub cause: String,
+}
+
+/// A new task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NewTask {
+    /// Made by the leader.
+    pub id: TaskId,
+    /// Who performs it.
+    pub instance: InstanceId,
+    /// For people.
+    pub name: String,
+    /// The engine's own message.
+    pub payload: Vec<u8>,
+}
+
+/// What the planner decides. Applying re-checks the rules and refuses what no longer fits.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Decision {
+    /// Reserve instances, all or none.
+    Place {
+        /// The cluster.
+        cluster: ClusterId,
+        /// The instances.
+        reservations: Vec<Reservation>,
+        /// Instances whose place they take at once (their hosts are lost).
+        retire: Vec<InstanceId>,
+        /// The operation this begins.
+        operation: NewOperation,
+    },
+    /// Let instances go.
+    Retire {
+        /// The cluster.
+        cluster: ClusterId,
+        /// The instances.
+        instances: Vec<InstanceId>,
+        /// Why, for people.
+        cause: String,
+    },
+    /// Ask for engine steps, under the operation when it still runs, else under a new one.
+    StartTasks {
+        /// The cluster.
+        cluster: ClusterId,
+        /// The operation.
+        operation: OperationId,
+        /// Made when there is no operation of that id.
+        new_operation: Option<NewOperation>,
+        /// The steps.
+        tasks: Vec<NewTask>,
+    },
+    /// Steps that are no longer needed.
+    DropTasks {
+        /// The steps.
+        tasks: Vec<TaskId>,
+    },
+    /// The cluster is whole as its spec wants it.
+    Satisfied {
+        /// The cluster.
+        cluster: ClusterId,
+    },
+    /// The change in flight cannot be carried out; what it made is let go.
+    Fail {
+        /// The cluster.
+        cluster: ClusterId,
+        /// Why, for the user.
+        message: String,
+    },
+    /// The cluster is being deleted and nothing of it is left.
+    Remove {
+        /// The cluster.
+        cluster: ClusterId,
+    },
+    /// No contact for longer than the grace.
+    DeclareLost {
+        /// The host.
+        host: HostId,
+        /// For people.
+        message: String,
+    },
+    /// An operation has nothing left to do.
+    EndOperation {
+        /// The operation.
+        operation: OperationId,
+        /// Why it failed; none when it succeeded.
+        error: Option<String>,
+    },
+}
+
+/// A fact that decisions rest on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Notice {
+    /// A host opened a session.
+    Host {
+        /// The host.
+        host: HostId,
+        /// What it says about itself.
+        facts: HostFacts,
+    },
+    /// An engine's facts changed.
+    Engine {
+        /// The instance.
+        instance: InstanceId,
+        /// Its facts.
+        fact: Fact,
+    },
+    /// A host proved that an instance is gone.
+    Gone {
+        /// The instance.
+        instance: InstanceId,
+        /// Its host.
+        host: HostId,
+    },
+    /// A step ended.
+    TaskEnded {
+        /// The step.
+        task: TaskId,
+        /// The engine's text when it failed.
+        error: Option<String>,
+    },
+    /// Something worth telling people.
+    Event {
+        /// How loud.
+        severity: Severity,
+        /// One word.
+        reason: String,
+        /// Kind and id.
+        subject: String,
+        /// For people.
+        message: String,
+    },
+}
+
+/// What applying a command did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Applied {
+    /// The state changed.
+    Changed,
+    /// It was so already.
+    Unchanged,
+    /// A user's change was accepted under this request.
+    Accepted {
+        /// The id to poll.
+        request: RequestId,
+    },
+}

@@ -1,0 +1,70 @@
+//! What a Valkey guest is configured with. In: the spec, its parameter set and the instance. Out: the engine's config message;
+//! the agent carries it without looking in.
+
+use std::collections::BTreeMap;
+
+use prost::Message as _;
+use shardplane_proto::v1;
+
+use super::{BUS_PORT, PORT, spec::ValkeySpec};
+use crate::{
+    resource::Spec,
+    state::{Instance, State},
+};
+
+/// Milliseconds after which members call one of theirs failed, unless the parameter set says otherwise.
+const NODE_TIMEOUT_MS: u32 = 5_000;
+
+/// Directives that hold unless the parameter set says otherwise. Everything is written to the append-only file, so that a member
+/// that comes back has its data; a quarter of the memory is left to buffers, forks and the guest.
+fn defaults(memory_mib: u64) -> BTreeMap<String, String> {
+    [
+        ("appendfsync", "everysec".to_owned()),
+        ("appendonly", "yes".to_owned()),
+        ("cluster-node-timeout", NODE_TIMEOUT_MS.to_string()),
+        ("cluster-require-full-coverage", "yes".to_owned()),
+        ("maxmemory", (memory_mib * 1024 * 1024 / 4 * 3).to_string()),
+        ("maxmemory-policy", "noeviction".to_owned()),
+        ("repl-backlog-size", "16mb".to_owned()),
+        ("save", "\"\"".to_owned()),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value))
+    .collect()
+}
+
+fn directives(state: &State, spec: &ValkeySpec, instance: &Instance) -> BTreeMap<String, String> {
+    let mut directives = defaults(instance.footprint.memory_mib);
+    let set = spec.parameters_set.and_then(|id| state.resources.get(&id));
+    match set.map(|resource| &resource.spec) {
+        Some(Spec::ParametersSet { parameters, .. }) => directives.extend(parameters.clone()),
+        Some(
+            Spec::Folder
+            | Spec::HostingProvider
+            | Spec::Vpc { .. }
+            | Spec::VpcSubnet { .. }
+            | Spec::Cluster(_),
+        )
+        | None => {}
+    }
+    directives
+}
+
+/// The encoded config of this instance. `secret` is the root password in clear.
+pub fn render(state: &State, spec: &ValkeySpec, instance: &Instance, secret: &str) -> Vec<u8> {
+    let directives = directives(state, spec, instance);
+    let node_timeout_ms = directives
+        .get("cluster-node-timeout")
+        .and_then(|value| value.parse().ok())
+        .unwrap_or(NODE_TIMEOUT_MS);
+    v1::ValkeyConfig {
+        password: secret.to_owned(),
+        port: PORT,
+        bus_port: BUS_PORT,
+        announce_ip: instance.ipv4.to_string(),
+        directives: directives.into_iter().map(|(name, value)| v1::ValkeyDirective { name, value }).collect(),
+        has_replicas: spec.replicas_per_shard > 0,
+        node_timeout_ms,
+    }
+    .encode_to_vec()
+}

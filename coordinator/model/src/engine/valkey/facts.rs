@@ -1,0 +1,170 @@
+//! Reading what Valkey nodes report. In: reports of the members. Out: facts for the log, who is primary, what the members say
+//! about each other. Roles follow the engine's own epochs, never our plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use prost::Message as _;
+use serde::{Deserialize, Serialize};
+use shardplane_proto::{
+    ids::{GroupId, InstanceId},
+    v1,
+};
+
+use crate::engine::{ClusterView, Fact, Member, PeerVerdict, Report, Role};
+
+/// The part of a node's report that the log keeps.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ValkeyFact {
+    /// The engine's own id of the node.
+    pub node_id: String,
+    /// Raw: `master` or `slave`.
+    pub role: String,
+    /// Whom a replica follows.
+    pub primary_node_id: String,
+    /// First and last slot of each range it owns.
+    pub slots: Vec<(u32, u32)>,
+    /// Its config epoch: of two that claim the same slots the higher one is right.
+    pub epoch: u64,
+    /// Raw `cluster_state`.
+    pub cluster_state: String,
+}
+
+/// Reads a report; none when it is not one or its node has no id yet.
+pub fn read(bytes: &[u8]) -> Option<v1::ValkeyReport> {
+    v1::ValkeyReport::decode(bytes).ok().filter(|report| !report.node_id.is_empty())
+}
+
+/// What the log keeps of it.
+pub fn fact(report: &v1::ValkeyReport) -> ValkeyFact {
+    ValkeyFact {
+        node_id: report.node_id.clone(),
+        role: report.role.clone(),
+        primary_node_id: report.primary_node_id.clone(),
+        slots: report.slots.iter().map(|range| (range.start, range.end)).collect(),
+        epoch: report.config_epoch,
+        cluster_state: report.cluster_state.clone(),
+    }
+}
+
+/// The newest fact of a member.
+pub fn fact_of(member: &Member<'_>) -> Option<ValkeyFact> {
+    member.fact().map(|(_, fact)| match fact {
+        Fact::Valkey(fact) => fact,
+    })
+}
+
+/// The recent report of a member.
+pub fn report_of<'a>(member: &'a Member<'_>) -> Option<&'a v1::ValkeyReport> {
+    member.engine().map(|report| match report {
+        Report::Valkey(report) => report,
+    })
+}
+
+/// The primary of each group: of the members that claim slots as master, the one with the highest epoch.
+pub fn primaries(view: &ClusterView<'_>) -> BTreeMap<GroupId, InstanceId> {
+    let mut best: BTreeMap<GroupId, (u64, bool, InstanceId)> = BTreeMap::new();
+    for member in &view.members {
+        let Some(fact) = fact_of(member) else { continue };
+        if fact.role != "master" || fact.slots.is_empty() {
+            continue;
+        }
+        let claim = (fact.epoch, member.fresh, member.instance.id);
+        let held = best.entry(member.instance.group).or_insert(claim);
+        if (claim.0, claim.1) > (held.0, held.1) {
+            *held = claim;
+        }
+    }
+    best.into_iter().map(|(group, (_, _, instance))| (group, instance)).collect()
+}
+
+/// Which role each member has.
+pub fn roles(view: &ClusterView<'_>) -> Vec<(InstanceId, Role)> {
+    let primaries = primaries(view);
+    let role = |member: &Member<'_>| {
+        if primaries.get(&member.instance.group) == Some(&member.instance.id) {
+            return Role::Primary;
+        }
+        match fact_of(member) {
+            Some(fact) if fact.role == "slave" => Role::Replica,
+            Some(_) | None => Role::Unknown,
+        }
+    };
+    view.members.iter().map(|member| (member.instance.id, role(member))).collect()
+}
+
+/// Whether a peer entry is a real member: a handshake has a made-up id and goes away by itself.
+pub fn settled(peer: &v1::ValkeyPeer) -> bool {
+    !peer.flags.iter().any(|flag| flag == "handshake")
+}
+
+fn works(peer: &v1::ValkeyPeer) -> bool {
+    peer.connected && !peer.flags.iter().any(|flag| flag == "fail" || flag == "fail?" || flag == "noaddr")
+}
+
+/// What the other members say about `instance`.
+pub fn peers_about(view: &ClusterView<'_>, instance: InstanceId) -> PeerVerdict {
+    let Some(about) = view.members.iter().find(|m| m.instance.id == instance) else {
+        return PeerVerdict::Unknown;
+    };
+    let witnesses: Vec<_> = view
+        .members
+        .iter()
+        .filter(|m| m.instance.id != instance)
+        .filter_map(|m| Some((m, report_of(m)?)))
+        .collect();
+    if let Some(fact) = fact_of(about) {
+        let seen = witnesses
+            .iter()
+            .flat_map(|(_, report)| &report.peers)
+            .filter(|peer| peer.node_id == fact.node_id);
+        if seen.into_iter().any(works) {
+            return PeerVerdict::Alive;
+        }
+    } else if !view.cluster.formed {
+        // It never took part: nobody can miss it.
+        return PeerVerdict::Failed;
+    }
+    // Its group goes on without it only when another member has taken the slots and the rest follows that one.
+    let primary = primaries(view).get(&about.instance.group).copied();
+    let carried_on =
+        witnesses.iter().any(|(m, report)| Some(m.instance.id) == primary && report.cluster_state == "ok");
+    if carried_on { PeerVerdict::Failed } else { PeerVerdict::Unknown }
+}
+
+/// How many bytes of the replication stream a replica may be behind and still count as in sync; reports of primary and replica
+/// are taken at different moments.
+const LAG: u64 = 16 << 20;
+
+/// Whether this replica follows its group's primary with nothing left to copy.
+pub fn in_sync(view: &ClusterView<'_>, instance: InstanceId) -> bool {
+    let find = |id: InstanceId| view.members.iter().find(|m| m.instance.id == id);
+    let Some(member) = find(instance) else { return false };
+    let Some(primary) = primaries(view).get(&member.instance.group).copied().and_then(find) else {
+        return false;
+    };
+    let (Some(mine), Some(theirs)) = (report_of(member), report_of(primary)) else { return false };
+    mine.link_up && mine.primary_node_id == theirs.node_id && theirs.offset.saturating_sub(mine.offset) <= LAG
+}
+
+/// The raw cluster state most members agree on, recent reports first; none before anybody said.
+pub fn cluster_state(view: &ClusterView<'_>) -> Option<String> {
+    let count = |states: Vec<String>| {
+        let mut votes: BTreeMap<String, usize> = BTreeMap::new();
+        states.into_iter().for_each(|state| *votes.entry(state).or_default() += 1);
+        // On a tie the worse word wins: "fail" sorts before "ok".
+        votes.into_iter().rev().max_by_key(|(_, n)| *n).map(|(state, _)| state)
+    };
+    let fresh: Vec<String> = view.wanted().filter_map(report_of).map(|r| r.cluster_state.clone()).collect();
+    if fresh.is_empty() {
+        return count(view.wanted().filter_map(fact_of).map(|f| f.cluster_state).collect());
+    }
+    count(fresh)
+}
+
+/// Ids of all nodes that belong to the cluster: a member's, unless it retires on a lost host.
+pub fn own_node_ids(view: &ClusterView<'_>) -> BTreeSet<String> {
+    let lost =
+        |member: &Member<'_>| member.host.is_none_or(|host| host.presence != crate::state::Presence::Present);
+    let counts = |member: &&Member<'_>| member.instance.wanted() || !lost(member);
+    view.members.iter().filter(counts).filter_map(fact_of).map(|fact| fact.node_id).collect()
+}

@@ -1,0 +1,124 @@
+//! What a host shall look like. In: the state. Out: the whole desired state of one host, with networks, instances and tasks. The
+//! session sends it whenever the host's generation has risen; secrets are opened here, at the last moment, by the caller's key.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use shardplane_proto::{
+    ids::{HostId, ResourceId},
+    v1,
+};
+
+use crate::{
+    engine::ClusterSpec,
+    net::Cidr,
+    observed::Observed,
+    plan::cluster_view,
+    resource::Spec,
+    state::{Instance, Sealed, State, TaskState},
+};
+
+/// Opens a sealed secret of a resource.
+pub type Unseal<'a, E> = &'a dyn Fn(ResourceId, &Sealed) -> Result<String, E>;
+
+/// The desired state of `host` under the leader of `term`; none when the host is unknown.
+///
+/// # Errors
+/// What `unseal` says: the key does not fit.
+pub fn host_spec<E>(
+    state: &State,
+    host: HostId,
+    term: u64,
+    unseal: Unseal<'_, E>,
+) -> Result<Option<v1::HostSpec>, E> {
+    let Some(known) = state.hosts.get(&host) else { return Ok(None) };
+    let here: Vec<&Instance> = state.instances.values().filter(|i| i.host == host && i.wanted()).collect();
+    let mut instances = Vec::new();
+    for instance in &here {
+        instances.extend(instance_spec(state, instance, unseal)?);
+    }
+    Ok(Some(v1::HostSpec {
+        generation: known.generation.0,
+        term,
+        vpcs: networks(state, host, &here),
+        instances,
+    }))
+}
+
+fn instance_spec<E>(
+    state: &State,
+    instance: &Instance,
+    unseal: Unseal<'_, E>,
+) -> Result<Option<v1::InstanceSpec>, E> {
+    let nothing = Observed::default();
+    let Some(view) = cluster_view(state, &nothing, instance.cluster, state.now) else { return Ok(None) };
+    let spec: &ClusterSpec = view.spec;
+    let secret = unseal(view.resource.id, spec.secret())?;
+    let tasks = state
+        .tasks
+        .values()
+        .filter(|task| task.instance == instance.id && task.state == TaskState::Running)
+        .map(|task| v1::GuestTask { task_id: task.id.to_string(), payload: task.payload.clone() });
+    let small = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    let id = instance.id.to_string();
+    Ok(Some(v1::InstanceSpec {
+        hostname: format!("{}-{}", view.cluster.engine.name(), &id[id.len() - 8..]),
+        instance_id: id,
+        engine: view.cluster.engine.name().to_owned(),
+        image_digest: instance.image_digest.clone(),
+        vcpus: instance.vcpus,
+        vcpu_share: instance.vcpu_share,
+        memory_mib: instance.footprint.memory_mib,
+        iops: small(instance.footprint.iops),
+        volume_gib: instance.footprint.disk_gib,
+        vpc_id: instance.vpc.to_string(),
+        subnet_id: instance.subnet.to_string(),
+        mac: instance.mac.clone(),
+        ipv4: instance.ipv4.to_string(),
+        config_generation: view.cluster.config_generation.0,
+        engine_config: view.guest_config(state, instance, &secret),
+        tasks: tasks.collect(),
+    }))
+}
+
+/// Networks of the instances here, with where the others of each subnet are. Retiring ones are reached no more.
+fn networks(state: &State, host: HostId, here: &[&Instance]) -> Vec<v1::VpcSpecOnHost> {
+    let mut vpcs: BTreeMap<ResourceId, BTreeSet<ResourceId>> = BTreeMap::new();
+    for instance in here {
+        vpcs.entry(instance.vpc).or_default().insert(instance.subnet);
+    }
+    vpcs.into_iter()
+        .map(|(vpc, subnets)| v1::VpcSpecOnHost {
+            vpc_id: vpc.to_string(),
+            subnets: subnets.into_iter().filter_map(|subnet| subnet_spec(state, host, subnet)).collect(),
+        })
+        .collect()
+}
+
+fn subnet_spec(state: &State, host: HostId, subnet: ResourceId) -> Option<v1::SubnetSpecOnHost> {
+    let cidr: Cidr = match &state.resources.get(&subnet)?.spec {
+        Spec::VpcSubnet { cidr, .. } => Some(*cidr),
+        Spec::Folder
+        | Spec::HostingProvider
+        | Spec::Vpc { .. }
+        | Spec::Cluster(_)
+        | Spec::ParametersSet { .. } => None,
+    }?;
+    let remotes =
+        state.instances.values().filter(|i| i.subnet == subnet && i.host != host && i.wanted()).filter_map(
+            |i| {
+                let underlay = state.hosts.get(&i.host)?.facts.underlay;
+                Some(v1::Remote {
+                    mac: i.mac.clone(),
+                    ipv4: i.ipv4.to_string(),
+                    underlay_ipv4: underlay.to_string(),
+                })
+            },
+        );
+    Some(v1::SubnetSpecOnHost {
+        subnet_id: subnet.to_string(),
+        vni: *state.vnis.get(&subnet)?,
+        ipv4_cidr: cidr.to_string(),
+        gateway: cidr.gateway().to_string(),
+        remotes: remotes.collect(),
+    })
+}

@@ -1,0 +1,303 @@
+//! One cluster's turn. In: its view. Out: the next decisions for it, in this order: let a deleted one go, fail what cannot be,
+//! replace lost members, fill empty seats, finish moves, engine steps, say that it is whole, improve its spread.
+
+use shardplane_proto::ids::{ClusterId, HostId, OperationId};
+
+use super::{
+    NewIds, Plan,
+    draft::{Draft, Seat},
+    place::{self, Vacancy},
+    rebalance, tasks,
+};
+use crate::{
+    command::{Decision, NewOperation},
+    engine::{ClusterView, Member, PeerVerdict, Role},
+    resource::Outcome,
+    state::{OperationKind, OperationState, Presence, State},
+};
+
+/// Everything one cluster's turn works with.
+pub(super) struct Turn<'p, 'v, 's> {
+    pub(super) state: &'s State,
+    pub(super) view: &'v ClusterView<'v>,
+    pub(super) id: ClusterId,
+    pub(super) draft: &'p mut Draft<'s>,
+    pub(super) ids: NewIds<'p>,
+    pub(super) plan: &'p mut Plan,
+}
+
+/// What came of a part of the turn.
+pub(super) enum Then {
+    /// Go on with the next part.
+    GoOn,
+    /// A decision was proposed, or the cluster has to wait: the rest of the turn would be guesswork.
+    Stop,
+}
+
+pub(super) fn plan<'s>(
+    state: &'s State,
+    view: &ClusterView<'_>,
+    draft: &mut Draft<'s>,
+    ids: NewIds<'_>,
+    plan: &mut Plan,
+) {
+    let mut turn = Turn { state, view, id: view.resource.id.into(), draft, ids, plan };
+    let parts =
+        [Turn::deleted, Turn::failed, Turn::impossible, Turn::replace_lost, Turn::fill_seats, Turn::run];
+    for part in parts {
+        match part(&mut turn) {
+            Then::GoOn => {}
+            Then::Stop => return,
+        }
+    }
+}
+
+fn lost(member: &Member<'_>) -> bool {
+    member.host.is_none_or(|host| host.presence != Presence::Present)
+}
+
+impl Turn<'_, '_, '_> {
+    pub(super) fn operation(&mut self, kind: OperationKind, cause: String) -> NewOperation {
+        NewOperation { id: OperationId::from_u128((self.ids)()), kind, cause }
+    }
+
+    /// Where the wanted members sit, with observed roles, and planned ones where there is no observation yet.
+    pub(super) fn seats(&self, without: &[HostId]) -> Vec<Seat> {
+        let roles = self.view.roles();
+        let observed = |member: &Member<'_>| {
+            roles.iter().any(|(id, role)| *id == member.instance.id && *role == Role::Primary)
+        };
+        self.view
+            .wanted()
+            .filter(|member| !without.contains(&member.instance.host))
+            .map(|member| Seat {
+                group: member.instance.group,
+                host: member.instance.host,
+                primary: if self.view.cluster.formed {
+                    observed(member)
+                } else {
+                    member.instance.first_primary
+                },
+            })
+            .collect()
+    }
+
+    fn wait_for_gone(&mut self) {
+        for member in self.view.members.iter().filter(|member| !lost(member)) {
+            let host = member.host.map(|host| host.facts.name.clone()).unwrap_or_default();
+            self.plan
+                .wait(self.id, format!("instance {} is not gone from host {host} yet", member.instance.id));
+        }
+    }
+
+    fn deleted(&mut self) -> Then {
+        if !self.view.resource.deleting() {
+            return Then::GoOn;
+        }
+        if self.view.members.iter().all(lost) {
+            self.plan.propose.push(Decision::Remove { cluster: self.id });
+        } else {
+            self.wait_for_gone();
+        }
+        Then::Stop
+    }
+
+    fn failed(&mut self) -> Then {
+        match (&self.view.resource.change.outcome, self.view.cluster.formed) {
+            (Outcome::Failed { .. }, false) => {
+                self.wait_for_gone();
+                Then::Stop
+            }
+            (Outcome::Failed { .. }, true) | (Outcome::InFlight | Outcome::Done, _) => Then::GoOn,
+        }
+    }
+
+    /// A version that no image has fails here and not at submit: the seeds say so. While no host has told its images, it waits.
+    fn impossible(&mut self) -> Then {
+        if self.view.cluster.formed {
+            return Then::GoOn;
+        }
+        let engine = self.view.cluster.engine.name();
+        let wanted = self.view.spec.needs().version;
+        let mut versions: Vec<&str> = self
+            .draft
+            .open_hosts()
+            .flat_map(|host| &host.facts.images)
+            .filter(|image| image.engine == engine)
+            .map(|image| image.version.as_str())
+            .collect();
+        versions.sort_unstable();
+        versions.dedup();
+        if versions.is_empty() {
+            self.plan.wait(self.id, format!("no host with an image of {engine} is ready"));
+            return Then::Stop;
+        }
+        if versions.contains(&wanted.as_str()) {
+            return Then::GoOn;
+        }
+        let message = format!(
+            "version {wanted} of {engine} cannot be run: the images on the hosts have {}; delete the cluster or put it again with one of those",
+            versions.join(", ")
+        );
+        self.plan.propose.push(Decision::Fail { cluster: self.id, message });
+        Then::Stop
+    }
+
+    fn replace_lost(&mut self) -> Then {
+        let mut vacancies = Vec::new();
+        let mut retire = Vec::new();
+        let mut gone_hosts = Vec::new();
+        let mut names = Vec::new();
+        for member in self.view.wanted().filter(|member| lost(member)) {
+            let host =
+                member.host.map_or_else(|| member.instance.host.to_string(), |host| host.facts.name.clone());
+            let verdict = if self.view.cluster.formed {
+                self.view.peers_about(member.instance.id)
+            } else {
+                PeerVerdict::Failed
+            };
+            let what = format!("instance {} on lost host {host}", member.instance.id);
+            match verdict {
+                PeerVerdict::Alive => {
+                    self.plan.wait(
+                        self.id,
+                        format!("{what}: the other members still see it working, so nothing takes its place"),
+                    );
+                }
+                PeerVerdict::Unknown => {
+                    let why = "its shard has no other primary that answers, so it may hold the only copy; bring the host back";
+                    self.plan.wait(self.id, format!("{what}: {why}"));
+                }
+                PeerVerdict::Failed => {
+                    retire.push(member.instance.id);
+                    gone_hosts.push(member.instance.host);
+                    names.push(what);
+                    // A member on its way to replace another is not missed: its place is planned anew.
+                    if member.instance.replaces.is_none()
+                        && let Some(group) = self.view.groups.iter().find(|g| g.id == member.instance.group)
+                    {
+                        vacancies.push(Vacancy {
+                            group: group.clone(),
+                            first_primary: member.instance.first_primary && !self.view.cluster.formed,
+                            replaces: None,
+                            not_on: Vec::new(),
+                        });
+                    }
+                }
+            }
+        }
+        if retire.is_empty() {
+            return Then::GoOn;
+        }
+        let cause = format!("replaces {}", names.join(", "));
+        let mut seats = self.seats(&gone_hosts);
+        match place::fill(self.state, self.view, self.draft, &mut seats, &vacancies, self.ids) {
+            Ok(reservations) => {
+                let operation = self.operation(OperationKind::Repair, cause);
+                self.plan.propose.push(Decision::Place { cluster: self.id, reservations, retire, operation });
+                Then::Stop
+            }
+            Err(why) => {
+                self.plan.wait(self.id, format!("no place for what {cause}: {why}"));
+                Then::GoOn
+            }
+        }
+    }
+
+    fn fill_seats(&mut self) -> Then {
+        let mut primaries = Vec::new();
+        let mut replicas = Vec::new();
+        for group in &self.view.groups {
+            let own: Vec<_> = self.view.wanted().filter(|m| m.instance.group == group.id).collect();
+            let replaced = own.iter().filter(|m| m.instance.replaces.is_some()).count();
+            let has = own.len() - replaced.min(own.len());
+            let vacancy = |first_primary| Vacancy {
+                group: group.clone(),
+                first_primary,
+                replaces: None,
+                not_on: Vec::new(),
+            };
+            let mut missing = usize::try_from(group.members).unwrap_or(usize::MAX).saturating_sub(has);
+            if missing > 0 && !self.view.cluster.formed && !own.iter().any(|m| m.instance.first_primary) {
+                primaries.push(vacancy(true));
+                missing -= 1;
+            }
+            replicas.extend((0..missing).map(|_| vacancy(false)));
+        }
+        if primaries.is_empty() && replicas.is_empty() {
+            return Then::GoOn;
+        }
+        let vacancies: Vec<Vacancy> = primaries.into_iter().chain(replicas).collect();
+        let mut seats = self.seats(&[]);
+        match place::fill(self.state, self.view, self.draft, &mut seats, &vacancies, self.ids) {
+            Ok(reservations) => {
+                let (kind, cause) = match (
+                    self.view.cluster.formed,
+                    self.view.resource.change.outcome == Outcome::InFlight,
+                ) {
+                    (false, _) => (OperationKind::Create, "the cluster is made"),
+                    (true, true) => (OperationKind::Grow, "replicas are added"),
+                    (true, false) => (OperationKind::Repair, "members are missing"),
+                };
+                let operation = self.operation(kind, cause.to_owned());
+                self.plan.propose.push(Decision::Place {
+                    cluster: self.id,
+                    reservations,
+                    retire: Vec::new(),
+                    operation,
+                });
+                Then::Stop
+            }
+            Err(why) => {
+                self.plan.wait(self.id, format!("no place: {why}"));
+                if self.view.cluster.formed { Then::GoOn } else { Then::Stop }
+            }
+        }
+    }
+
+    fn run(&mut self) -> Then {
+        let next = self.view.next();
+        let mut steps = next.steps;
+        for why in next.waiting {
+            self.plan.wait(self.id, why);
+        }
+        let whole = next.whole;
+        if whole && let Some(step) = self.finish_moves() {
+            steps.push(step);
+        }
+        let roles = self.view.roles();
+        let switching = |task: &crate::state::Task| {
+            let done = roles.contains(&(task.instance, Role::Primary));
+            !done && task.payload == self.view.switchover(task.instance).payload
+        };
+        let why =
+            if self.view.cluster.formed { "the members have to agree again" } else { "the cluster is made" };
+        tasks::reconcile(self.state, self.view, &steps, switching, why, self.ids, self.plan);
+        let busy = self.state.running_tasks(self.id).next().is_some();
+        let moving = self.view.wanted().any(|m| m.instance.replaces.is_some());
+        let leaving = self.view.members.iter().any(|m| !m.instance.wanted() && !lost(m));
+        if !whole || !steps.is_empty() || busy {
+            return Then::Stop;
+        }
+        if self.view.resource.change.outcome == Outcome::InFlight || !self.view.cluster.formed {
+            self.plan.propose.push(Decision::Satisfied { cluster: self.id });
+            return Then::Stop;
+        }
+        if moving || leaving {
+            return Then::Stop;
+        }
+        let running: Vec<OperationId> = self
+            .state
+            .operations
+            .values()
+            .filter(|o| o.cluster == self.id && o.state == OperationState::Running)
+            .map(|o| o.id)
+            .collect();
+        if !running.is_empty() {
+            let ends = running.into_iter().map(|operation| Decision::EndOperation { operation, error: None });
+            self.plan.propose.extend(ends);
+            return Then::Stop;
+        }
+        rebalance::plan(self)
+    }
+}

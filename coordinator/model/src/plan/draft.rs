@@ -1,0 +1,106 @@
+//! What the planner has promised so far in one plan, on top of what the state says. In: state and observation. Out: free capacity
+//! and addresses, so that two placements of one plan never promise the same thing.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+};
+
+use shardplane_proto::ids::{GroupId, HostId, ResourceId};
+
+use crate::{
+    net::Cidr,
+    observed::Observed,
+    state::{Footprint, Host, Presence, State},
+    time::Timestamp,
+};
+
+/// Where a member of the cluster being planned sits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seat {
+    /// Its group.
+    pub group: GroupId,
+    /// Its host.
+    pub host: HostId,
+    /// Whether it is, or will be, a primary.
+    pub primary: bool,
+}
+
+/// Free capacity and addresses.
+#[derive(Debug, Clone)]
+pub struct Draft<'a> {
+    state: &'a State,
+    open: BTreeSet<HostId>,
+    promised: BTreeMap<HostId, Footprint>,
+    taken: BTreeSet<(ResourceId, Ipv4Addr)>,
+}
+
+impl<'a> Draft<'a> {
+    /// What is free now. Only hosts that are present and heard are open for new instances.
+    pub fn new(state: &'a State, observed: &Observed, now: Timestamp) -> Self {
+        let open = |host: &&Host| host.presence == Presence::Present && observed.hears(host.id, now);
+        let mut promised: BTreeMap<HostId, Footprint> = BTreeMap::new();
+        for instance in state.instances.values() {
+            let sum = promised.entry(instance.host).or_default();
+            *sum = sum.plus(instance.footprint);
+        }
+        Self {
+            state,
+            open: state.hosts.values().filter(open).map(|host| host.id).collect(),
+            promised,
+            taken: state.instances.values().map(|i| (i.subnet, i.ipv4)).collect(),
+        }
+    }
+
+    /// A draft in which every known host is open: to explain, not to place.
+    pub fn of_all_hosts(state: &'a State) -> Self {
+        let mut draft = Self::new(state, &Observed::default(), Timestamp::default());
+        draft.open = state.hosts.keys().copied().collect();
+        draft
+    }
+
+    /// A host by id.
+    pub fn host(&self, id: HostId) -> Option<&'a Host> {
+        self.state.hosts.get(&id)
+    }
+
+    /// Hosts that may get instances, by id.
+    pub fn open_hosts(&self) -> impl Iterator<Item = &'a Host> {
+        self.open.iter().filter_map(|id| self.state.hosts.get(id))
+    }
+
+    /// What is promised on a host.
+    pub fn promised(&self, host: HostId) -> Footprint {
+        self.promised.get(&host).copied().unwrap_or_default()
+    }
+
+    /// What is short on a host for `footprint`.
+    pub fn short(&self, host: &Host, footprint: Footprint) -> Vec<&'static str> {
+        self.promised(host.id).plus(footprint).exceeds(host.facts.capacity)
+    }
+
+    /// Takes `footprint` from a host.
+    pub fn promise(&mut self, host: HostId, footprint: Footprint) {
+        let sum = self.promised(host).plus(footprint);
+        self.promised.insert(host, sum);
+    }
+
+    /// Takes the lowest free address of a subnet.
+    pub fn take_address(&mut self, subnet: ResourceId, cidr: Cidr) -> Option<Ipv4Addr> {
+        let resting = self.state.resting.get(&subnet);
+        let free = |address: &Ipv4Addr| {
+            !self.taken.contains(&(subnet, *address))
+                && resting.is_none_or(|rest| !rest.contains_key(address))
+        };
+        let address = cidr.usable().find(free)?;
+        self.taken.insert((subnet, address));
+        Some(address)
+    }
+
+    /// Steps from one host to another in the ring of ids.
+    pub fn ring_distance(&self, from: HostId, to: HostId) -> usize {
+        let position = |host: HostId| self.open.iter().position(|id| *id == host).unwrap_or(0);
+        let ring = self.open.len().max(1);
+        (position(to) + ring - position(from) % ring) % ring
+    }
+}

@@ -1,0 +1,172 @@
+//! Choosing hosts. In: seats to fill. Out: reservations, all or none, or why not. Called for creates, added replicas,
+//! replacements and moves alike, so that every verb follows the same policy.
+
+use shardplane_proto::ids::{HostId, InstanceId};
+
+use super::{
+    NewIds,
+    draft::{Draft, Seat},
+    score::{Candidate, Score, score},
+};
+use crate::{
+    command::Reservation,
+    engine::{ClusterView, GroupSpec},
+    net::mac_of,
+    resource::Spec,
+    state::{Footprint, Instance, Intent, State},
+};
+
+/// A seat to fill.
+#[derive(Debug, Clone)]
+pub struct Vacancy {
+    /// The group that lacks a member.
+    pub group: GroupSpec,
+    /// Whether the member starts its group as primary.
+    pub first_primary: bool,
+    /// Whose place it takes later, when it is in sync.
+    pub replaces: Option<InstanceId>,
+    /// Hosts that will not do, whatever their score.
+    pub not_on: Vec<HostId>,
+}
+
+/// What an instance of the cluster takes, and the image it boots.
+#[derive(Debug, Clone)]
+pub struct Shape {
+    /// From its host.
+    pub footprint: Footprint,
+    /// Virtual processors.
+    pub vcpus: u32,
+    /// Percent of each.
+    pub vcpu_share: u32,
+    /// Engine version.
+    pub version: String,
+}
+
+/// The shape of a cluster's instances; none when its offers left the catalogue.
+pub fn shape(state: &State, view: &ClusterView<'_>) -> Option<Shape> {
+    let needs = view.spec.needs();
+    let vm = state.settings.vm_offers.get(&needs.vm_offer)?;
+    let volume = state.settings.volume_offers.get(&needs.volume_offer)?;
+    let footprint = Footprint {
+        vcpu_percent: u64::from(vm.vcpus) * u64::from(vm.vcpu_share),
+        memory_mib: vm.memory_mib,
+        disk_gib: u64::from(needs.volume_gib),
+        iops: u64::from(volume.iops),
+    };
+    Some(Shape { footprint, vcpus: vm.vcpus, vcpu_share: vm.vcpu_share, version: needs.version })
+}
+
+/// Fills all vacancies or none, in their order.
+///
+/// # Errors
+/// What is missing, for people: capacity, an image, an address.
+pub fn fill(
+    state: &State,
+    view: &ClusterView<'_>,
+    draft: &mut Draft<'_>,
+    seats: &mut Vec<Seat>,
+    vacancies: &[Vacancy],
+    ids: NewIds<'_>,
+) -> Result<Vec<Reservation>, String> {
+    let shape = shape(state, view).ok_or("its offers are no longer in the catalogue")?;
+    let mut trial = draft.clone();
+    let mut taken = seats.clone();
+    let mut reservations = Vec::new();
+    for vacancy in vacancies {
+        let best = choose(view, &trial, &taken, vacancy, &shape).ok_or_else(|| {
+            let needed = vacancies.len();
+            let (placed, why) = (reservations.len(), why_nowhere(view, &trial, vacancy, &shape));
+            format!("needs room for {needed} instances, found it for {placed}: {why}")
+        })?;
+        let (subnet, vpc, vni, cidr) = network(state, vacancy)?;
+        let ipv4 = trial.take_address(subnet, cidr).ok_or_else(|| {
+            format!("subnet {subnet} ({cidr}) has no free address; released ones rest for two minutes")
+        })?;
+        trial.promise(best.host, shape.footprint);
+        taken.push(Seat { group: vacancy.group.id, host: best.host, primary: vacancy.first_primary });
+        let instance = Instance {
+            id: InstanceId::from_u128(ids()),
+            cluster: view.resource.id.into(),
+            group: vacancy.group.id,
+            host: best.host,
+            subnet,
+            vpc,
+            ipv4,
+            mac: mac_of(vni, ipv4),
+            footprint: shape.footprint,
+            vcpus: shape.vcpus,
+            vcpu_share: shape.vcpu_share,
+            image_digest: digest(view, &trial, best.host, &shape).unwrap_or_default(),
+            first_primary: vacancy.first_primary,
+            intent: Intent::Wanted,
+            replaces: vacancy.replaces,
+            created: view.now,
+            fact: None,
+        };
+        reservations.push(Reservation { instance, own_group_on_host: best.own_group_on_host });
+    }
+    *draft = trial;
+    *seats = taken;
+    Ok(reservations)
+}
+
+fn digest(view: &ClusterView<'_>, draft: &Draft<'_>, host: HostId, shape: &Shape) -> Option<String> {
+    let engine = view.cluster.engine.name();
+    let images = &draft.host(host)?.facts.images;
+    images.iter().find(|i| i.engine == engine && i.version == shape.version).map(|i| i.digest.clone())
+}
+
+/// The best open host with room and the image.
+pub fn choose(
+    view: &ClusterView<'_>,
+    draft: &Draft<'_>,
+    seats: &[Seat],
+    vacancy: &Vacancy,
+    shape: &Shape,
+) -> Option<Score> {
+    let candidate = Candidate {
+        group: vacancy.group.id,
+        primary: vacancy.first_primary,
+        footprint: shape.footprint,
+        groups: view.groups.len(),
+    };
+    draft
+        .open_hosts()
+        .filter(|host| !vacancy.not_on.contains(&host.id))
+        .filter(|host| draft.short(host, shape.footprint).is_empty())
+        .filter(|host| digest(view, draft, host.id, shape).is_some())
+        .map(|host| score(draft, seats, host, candidate))
+        .min()
+}
+
+fn why_nowhere(view: &ClusterView<'_>, draft: &Draft<'_>, vacancy: &Vacancy, shape: &Shape) -> String {
+    let reasons: Vec<String> = draft
+        .open_hosts()
+        .map(|host| {
+            let short = draft.short(host, shape.footprint);
+            let why = if vacancy.not_on.contains(&host.id) {
+                "is excluded".to_owned()
+            } else if !short.is_empty() {
+                format!("is short of {}", short.join(", "))
+            } else if digest(view, draft, host.id, shape).is_none() {
+                format!("has no image of version {}", shape.version)
+            } else {
+                "fits".to_owned()
+            };
+            format!("host {} {why}", host.facts.name)
+        })
+        .take(8)
+        .collect();
+    if reasons.is_empty() { "no host is ready".to_owned() } else { reasons.join(", ") }
+}
+
+type Network = (shardplane_proto::ids::ResourceId, shardplane_proto::ids::ResourceId, u32, crate::net::Cidr);
+
+fn network(state: &State, vacancy: &Vacancy) -> Result<Network, String> {
+    let subnet = vacancy.group.subnet;
+    let vni = state.vnis.get(&subnet).copied();
+    match (state.resources.get(&subnet).map(|resource| &resource.spec), vni) {
+        (Some(Spec::VpcSubnet { vpc, cidr }), Some(vni)) => Ok((subnet, *vpc, vni, *cidr)),
+        (_, _) => Err(format!("subnet {subnet} is gone")),
+    }
+}

@@ -1,0 +1,111 @@
+//! From the steps an engine wants to ledgered tasks. In: wanted steps and the tasks in the log. Out: tasks to start and to drop.
+//! A step that just ended is not asked for again until reports had time to show it; one that failed waits longer each time.
+
+use shardplane_proto::ids::{OperationId, TaskId};
+
+use super::{NewIds, Plan};
+use crate::{
+    command::{Decision, NewOperation, NewTask},
+    engine::{ClusterView, Step},
+    state::{OperationKind, OperationState, State, Task, TaskState},
+    time::Millis,
+};
+
+/// Reports need this long to show what a task did.
+const SETTLES: Millis = Millis::seconds(2);
+/// A task that nobody wants any more may still report its outcome for that long.
+const LINGERS: Millis = Millis::seconds(10);
+/// Longest pause between two tries of a failing step.
+const LONGEST_PAUSE: Millis = Millis::seconds(30);
+
+/// How long after the last of `same` (ended tasks of one step) the step may be tried again.
+fn pause(same: &[&Task]) -> Millis {
+    let failures =
+        same.iter().rev().take_while(|task| matches!(task.state, TaskState::Failed { .. })).count();
+    match u32::try_from(failures) {
+        Ok(0) => SETTLES,
+        Ok(n @ 1..=4) => Millis(SETTLES.0 << n).min(LONGEST_PAUSE),
+        Ok(_) | Err(_) => LONGEST_PAUSE,
+    }
+}
+
+/// The operation steps go under: the newest that runs, else a new one.
+fn operation(
+    state: &State,
+    view: &ClusterView<'_>,
+    ids: NewIds<'_>,
+    why: &str,
+) -> (OperationId, Option<NewOperation>) {
+    let cluster = view.resource.id.into();
+    let running =
+        state.operations.values().rev().find(|o| o.cluster == cluster && o.state == OperationState::Running);
+    match running {
+        Some(operation) => (operation.id, None),
+        None => {
+            let id = OperationId::from_u128(ids());
+            let kind = if view.cluster.formed { OperationKind::Repair } else { OperationKind::Create };
+            (id, Some(NewOperation { id, kind, cause: why.to_owned() }))
+        }
+    }
+}
+
+/// Starts and drops tasks so that exactly `steps` are asked for. `kept` says which running tasks stay although no step asks for them.
+pub(super) fn reconcile(
+    state: &State,
+    view: &ClusterView<'_>,
+    steps: &[Step],
+    kept: impl Fn(&Task) -> bool,
+    why: &str,
+    ids: NewIds<'_>,
+    plan: &mut Plan,
+) {
+    let cluster = view.resource.id.into();
+    let is = |task: &Task, step: &Step| task.instance == step.instance && task.payload == step.payload;
+    let mut stale = Vec::new();
+    for task in state.running_tasks(cluster) {
+        if kept(task) || steps.iter().any(|step| is(task, step)) {
+            continue;
+        }
+        if view.now.since(task.created) > LINGERS {
+            stale.push(task.id);
+        } else {
+            plan.again_after(task.created, Millis(LINGERS.0 + 1));
+        }
+    }
+    if !stale.is_empty() {
+        plan.propose.push(Decision::DropTasks { tasks: stale });
+    }
+    let mut new = Vec::new();
+    for step in steps {
+        let same: Vec<&Task> = state.tasks.values().filter(|task| is(task, step)).collect();
+        if same.iter().any(|task| task.state == TaskState::Running) {
+            plan.wait(cluster, format!("{} on instance {}", step.name, step.instance));
+            continue;
+        }
+        let (last, pause) = (same.iter().filter_map(|task| task.ended).max(), pause(&same));
+        if let Some(ended) = last
+            && view.now.since(ended) < pause
+        {
+            plan.again_after(ended, pause);
+            let error = same.last().and_then(|task| match &task.state {
+                TaskState::Failed { error } => Some(format!(" (failed before: {error})")),
+                TaskState::Running | TaskState::Succeeded | TaskState::Superseded => None,
+            });
+            plan.wait(
+                cluster,
+                format!("{} on instance {}{}", step.name, step.instance, error.unwrap_or_default()),
+            );
+            continue;
+        }
+        new.push(NewTask {
+            id: TaskId::from_u128(ids()),
+            instance: step.instance,
+            name: step.name.clone(),
+            payload: step.payload.clone(),
+        });
+    }
+    if !new.is_empty() {
+        let (operation, new_operation) = operation(state, view, ids, why);
+        plan.propose.push(Decision::StartTasks { cluster, operation, new_operation, tasks: new });
+    }
+}

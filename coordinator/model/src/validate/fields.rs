@@ -1,0 +1,40 @@
+//! Single fields. In: what the message holds. Out: a typed value, or a violation with the field's path. Used by the parsers of specs.
+
+use std::str::FromStr;
+
+use shardplane_proto::ids::NotAnId;
+
+use crate::refusal::Violation;
+
+/// The value of a field that has no default.
+pub fn required<T>(path: &str, value: Option<T>, wrong: &mut Vec<Violation>) -> Option<T> {
+    if value.is_none() {
+        wrong.push(Violation::new(path, "is required"));
+    }
+    value
+}
+
+/// An id; an empty text is a missing one.
+pub fn id_field<T: FromStr<Err = NotAnId>>(
+    path: &str,
+    value: Option<&String>,
+    wrong: &mut Vec<Violation>,
+) -> Option<T> {
+    let text = required(path, value.filter(|text| !text.is_empty()), wrong)?;
+    match text.parse() {
+        Ok(id) => Some(id),
+        Err(error) => {
+            wrong.push(Violation::new(path, error.to_string()));
+            None
+        }
+    }
+}
+
+/// A short printable word; empty is missing.
+pub fn text_field(path: &str, value: Option<&str>, longest: usize, wrong: &mut Vec<Violation>) -> String {
+    let text = required(path, value.filter(|text| !text.is_empty()), wrong).unwrap_or_default();
+    if text.len() > longest || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        wrong.push(Violation::new(path, format!("has 1 to {longest} bytes without spaces")));
+    }
+    text.to_owned()
+}

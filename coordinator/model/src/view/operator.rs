@@ -1,0 +1,221 @@
+//! The operator's resources: hosts, instances, operations, events. In: the state and what is observed. Out: messages of the
+//! Operator service.
+
+use shardplane_proto::{
+    ids::{ClusterId, HostId, OperationId},
+    v1,
+};
+
+use super::{engine_word, machine_word};
+use crate::{
+    engine::Role,
+    observed::Observed,
+    plan::cluster_view,
+    state::{Footprint, Intent, OperationKind, OperationState, Presence, Severity, State, Task, TaskState},
+    time::Timestamp,
+};
+
+fn capacity(footprint: Footprint) -> v1::Capacity {
+    let Footprint { vcpu_percent, memory_mib, disk_gib, iops } = footprint;
+    v1::Capacity { vcpu_percent, memory_mib, disk_gib, iops }
+}
+
+fn host_name(state: &State, host: HostId) -> String {
+    state.hosts.get(&host).map_or_else(|| host.to_string(), |host| host.facts.name.clone())
+}
+
+/// All hosts, or the one whose id or name is `filter`.
+pub fn hosts(state: &State, observed: &Observed, now: Timestamp, filter: &str) -> v1::HostList {
+    let shown = state
+        .hosts
+        .values()
+        .filter(|h| filter.is_empty() || h.id.to_string() == filter || h.facts.name == filter);
+    let items = shown
+        .map(|host| v1::HostView {
+            id: host.id.to_string(),
+            name: host.facts.name.clone(),
+            rack: host.facts.rack.clone(),
+            zone: host.facts.zone.clone(),
+            state: match host.presence {
+                Presence::Lost { .. } => "Lost",
+                Presence::Present if observed.hears(host.id, now) => "Ready",
+                Presence::Present => "Silent",
+            }
+            .to_owned(),
+            underlay_ipv4: host.facts.underlay.to_string(),
+            vmm: host.facts.vmm.clone(),
+            agent_version: host.facts.agent_version.clone(),
+            capacity: Some(capacity(host.facts.capacity)),
+            promised: Some(capacity(state.promised(host.id))),
+            images: host
+                .facts
+                .images
+                .iter()
+                .map(|image| v1::ImageManifest {
+                    engine: image.engine.clone(),
+                    version: image.version.clone(),
+                    digest: image.digest.clone(),
+                    size_bytes: image.size,
+                })
+                .collect(),
+            conditions: host
+                .facts
+                .conditions
+                .iter()
+                .map(|c| v1::HostCondition {
+                    r#type: c.name.clone(),
+                    status: c.status.clone(),
+                    message: c.message.clone(),
+                })
+                .chain(observed.hosts.get(&host.id).filter(|report| !report.problems.is_empty()).map(
+                    |report| v1::HostCondition {
+                        r#type: "SpecCarriedOut".to_owned(),
+                        status: "False".to_owned(),
+                        message: report.problems.join("; "),
+                    },
+                ))
+                .collect(),
+            instances: u32::try_from(state.instances.values().filter(|i| i.host == host.id).count())
+                .unwrap_or(u32::MAX),
+            last_report_time: observed
+                .hosts
+                .get(&host.id)
+                .map(|report| report.at.to_string())
+                .unwrap_or_default(),
+        })
+        .collect();
+    v1::HostList { items }
+}
+
+/// All instances, or those of the cluster or host whose id is `filter`.
+pub fn instances(state: &State, observed: &Observed, now: Timestamp, filter: &str) -> v1::InstanceList {
+    let mut items = Vec::new();
+    for id in state.clusters.keys() {
+        let Some(view) = cluster_view(state, observed, *id, now) else { continue };
+        let roles = view.roles();
+        for member in &view.members {
+            let instance = member.instance;
+            let matches = [id.to_string(), instance.host.to_string(), instance.id.to_string()];
+            if !filter.is_empty() && !matches.iter().any(|m| m == filter) {
+                continue;
+            }
+            let role = match roles
+                .iter()
+                .find(|(i, _)| *i == instance.id)
+                .map_or(Role::Unknown, |(_, role)| *role)
+            {
+                Role::Primary => "primary",
+                Role::Replica => "replica",
+                Role::Unknown => "",
+            };
+            let (intent, cause) = match &instance.intent {
+                Intent::Wanted => ("wanted", String::new()),
+                Intent::Retiring { cause } => ("retiring", cause.clone()),
+            };
+            let said =
+                member.report.map(|r| format!("{} {}", r.message, r.engine_message)).unwrap_or_default();
+            items.push(v1::InstanceView {
+                id: instance.id.to_string(),
+                cluster_id: id.to_string(),
+                cluster_name: view.resource.metadata.name.clone(),
+                group_id: instance.group.to_string(),
+                group_index: member.group_index.and_then(|i| i32::try_from(i).ok()).unwrap_or(-1),
+                engine: view.cluster.engine.name().to_owned(),
+                host_id: instance.host.to_string(),
+                host_name: host_name(state, instance.host),
+                address: instance.ipv4.to_string(),
+                mac: instance.mac.clone(),
+                intent: intent.to_owned(),
+                machine: member.report.map_or("unknown", |r| machine_word(r.machine)).to_owned(),
+                engine_state: member.report.map_or("unknown", |r| engine_word(r.engine_state)).to_owned(),
+                role: role.to_owned(),
+                message: format!("{cause} {said}").trim().to_owned(),
+                last_report_time: member.report.map(|r| r.at.to_string()).unwrap_or_default(),
+            });
+        }
+    }
+    v1::InstanceList { items }
+}
+
+fn operation_kind(kind: OperationKind) -> &'static str {
+    match kind {
+        OperationKind::Create => "create",
+        OperationKind::Repair => "repair",
+        OperationKind::Move => "move",
+        OperationKind::Switchover => "switchover",
+        OperationKind::Grow => "grow",
+        OperationKind::Delete => "delete",
+    }
+}
+
+fn step(task: &Task) -> v1::OperationStep {
+    let (phase, error) = match &task.state {
+        TaskState::Running => ("running", String::new()),
+        TaskState::Succeeded => ("succeeded", String::new()),
+        TaskState::Failed { error } => ("failed", error.clone()),
+        TaskState::Superseded => ("superseded", String::new()),
+    };
+    v1::OperationStep {
+        id: task.id.to_string(),
+        name: task.name.clone(),
+        instance_id: task.instance.to_string(),
+        phase: phase.to_owned(),
+        error,
+    }
+}
+
+/// One operation.
+pub fn operation(state: &State, id: OperationId) -> Option<v1::OperationView> {
+    let operation = state.operations.get(&id)?;
+    let steps: Vec<_> = operation.tasks.iter().filter_map(|task| state.tasks.get(task)).map(step).collect();
+    let ended = steps.iter().filter(|s| s.phase != "running").count();
+    let (phase, error, progress) = match &operation.state {
+        OperationState::Succeeded => ("succeeded", String::new(), 100),
+        OperationState::Failed { error } => ("failed", error.clone(), 100),
+        // What is still to come is not known, so a running operation never claims more than 95.
+        OperationState::Running => ("running", String::new(), (ended * 95 / (steps.len() + 1)).min(95)),
+    };
+    Some(v1::OperationView {
+        id: id.to_string(),
+        kind: operation_kind(operation.kind).to_owned(),
+        cluster_id: operation.cluster.to_string(),
+        phase: phase.to_owned(),
+        steps,
+        progress: u32::try_from(progress).unwrap_or(95),
+        cancellable: false,
+        error,
+        create_time: operation.created.to_string(),
+        end_time: operation.ended.map(|at| at.to_string()).unwrap_or_default(),
+        cause: operation.cause.clone(),
+    })
+}
+
+/// All operations kept, or those of the cluster whose id is `filter`; newest last.
+pub fn operations(state: &State, filter: &str) -> v1::OperationList {
+    let cluster: Option<ClusterId> = filter.parse().ok();
+    let shown = state
+        .operations
+        .values()
+        .filter(|o| filter.is_empty() || Some(o.cluster) == cluster || o.id.to_string() == filter);
+    v1::OperationList { items: shown.filter_map(|o| operation(state, o.id)).collect() }
+}
+
+/// All events kept, or those whose subject contains `filter`; newest last.
+pub fn events(state: &State, filter: &str) -> v1::EventList {
+    let shown = state.events.iter().filter(|(_, event)| filter.is_empty() || event.subject.contains(filter));
+    let items = shown
+        .map(|(number, event)| v1::EventView {
+            number: u32::try_from(*number).unwrap_or(u32::MAX),
+            time: event.at.to_string(),
+            severity: match event.severity {
+                Severity::Normal => "Normal",
+                Severity::Warning => "Warning",
+            }
+            .to_owned(),
+            reason: event.reason.clone(),
+            subject: event.subject.clone(),
+            message: event.message.clone(),
+        })
+        .collect();
+    v1::EventList { items }
+}
