@@ -9,7 +9,8 @@ use std::{
     io::{BufRead as _, BufReader, PipeReader, Read as _, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 const MAX_FILE: u64 = 8 << 20;
@@ -20,21 +21,46 @@ const LEFT_OUT: &str = "[a line with a secret was left out]";
 
 /// The last lines an engine process wrote.
 #[derive(Clone, Default)]
-pub struct Tail(Arc<Mutex<VecDeque<String>>>);
+pub struct Tail(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    lines: Mutex<Lines>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Lines {
+    last: VecDeque<String>,
+    /// Every writer closed the pipe: there will be no more.
+    ended: bool,
+}
 
 impl Tail {
-    /// The lines, oldest first, joined by newlines.
-    pub fn text(&self) -> String {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
+    /// The lines, oldest first, joined by newlines. Waits for the end of the output, but not past `patience`: the
+    /// last words of a process that just died may still be in the pipe.
+    pub fn text(&self, patience: Duration) -> String {
+        let lines = self.lines();
+        let waited = self.0.ended.wait_timeout_while(lines, patience, |lines| !lines.ended);
+        let (lines, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        lines.last.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.0.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn push(&self, line: &str) {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if lines.len() == TAIL_LINES {
-            lines.pop_front();
+        let last = &mut self.lines().last;
+        if last.len() == TAIL_LINES {
+            last.pop_front();
         }
-        lines.push_back(line.chars().take(TAIL_LINE_CHARS).collect());
+        last.push_back(line.chars().take(TAIL_LINE_CHARS).collect());
+    }
+
+    fn end(&self) {
+        self.lines().ended = true;
+        self.0.ended.notify_all();
     }
 }
 
@@ -49,7 +75,7 @@ pub fn follow(output: PipeReader, path: PathBuf, is_secret: fn(&str) -> bool) ->
         loop {
             line.clear();
             match (&mut output).take(MAX_LINE).read_until(b'\n', &mut line) {
-                Ok(0) | Err(_) => return,
+                Ok(0) | Err(_) => return lines.end(),
                 Ok(_) => {}
             }
             let text = String::from_utf8_lossy(&line);
@@ -101,7 +127,6 @@ impl BoundedFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{Duration, Instant};
 
     #[test]
     fn the_file_is_bounded_and_one_older_is_kept() {
@@ -129,16 +154,8 @@ mod tests {
         }
         writeln!(write, "requirepass s3cret").unwrap();
         drop(write);
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while !tail.text().ends_with(LEFT_OUT) {
-            assert!(Instant::now() < deadline, "{}", tail.text());
-            std::thread::yield_now();
-        }
-        assert!(tail.text().starts_with("line 9\n"), "{}", tail.text());
-        while !std::fs::read_to_string(&path).unwrap().ends_with("out]\n") {
-            assert!(Instant::now() < deadline);
-            std::thread::yield_now();
-        }
+        let text = tail.text(Duration::from_secs(5));
+        assert!(text.starts_with("line 9\n") && text.ends_with(LEFT_OUT), "{text}");
         assert!(!std::fs::read_to_string(&path).unwrap().contains("s3cret"));
     }
 }

@@ -39,7 +39,7 @@ pub fn start(launch: &Launch) -> Result<EngineProcess, EngineError> {
         Command::new(&launch.program)
             .args(&launch.arguments)
             .env_clear()
-            .env("LANG", "C.UTF-8")
+            .env("LANG", "C")
             .current_dir("/")
             .uid(launch.uid)
             .gid(launch.uid)

@@ -29,6 +29,9 @@ mod reports;
 
 /// Netlink answers at once or not at all.
 const NIC_DEADLINE: Duration = Duration::from_secs(5);
+/// After the engine's end its output is at its end as well; a stuck disk must not stop the loop for longer.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
 /// The config whose engine runs or will be started next.
 struct InForce {
     engine: Arc<dyn Engine>,
@@ -181,7 +184,7 @@ impl Supervisor {
     pub fn child_ended(&mut self, pid: Pid, exit: Exit) {
         let Some(process) = self.process.take_if(|process| process.pid == pid) else { return };
         process.kill_group();
-        let (uptime, tail) = (process.since.elapsed(), process.tail.text());
+        let (uptime, tail) = (process.since.elapsed(), process.tail.text(LAST_WORDS));
         self.last_alive = Instant::now();
         self.latest = None;
         match self.phase {

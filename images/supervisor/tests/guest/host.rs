@@ -1,0 +1,297 @@
+//! A host for one guest: makes its namespaces, accepts its connection, sends and collects messages.
+//!
+//! In: the built image. Out: a [`Guest`] with everything it said. Everything dies with the test's own namespaces.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::{Child, Command},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use prost::Message as _;
+use shardplane_proto::v1::{
+    EngineState, FromGuest, GuestConfig, GuestHello, GuestNic, GuestReport, GuestStop, GuestTask,
+    TaskOutcome, ToGuest, ValkeyConfig, ValkeyDirective, ValkeyReport, ValkeyTask, from_guest, to_guest,
+    valkey_task::Step,
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{UnixListener, unix::OwnedWriteHalf},
+    task::JoinHandle,
+};
+
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// Bytes that config parsers stumble over.
+pub const PASSWORD: &str = "p \"q\" \\x41 'r' # $é\t{}";
+
+/// What the guest said, newest last.
+#[derive(Default)]
+pub struct Said {
+    pub hellos: Vec<GuestHello>,
+    pub reports: Vec<GuestReport>,
+    pub outcomes: Vec<TaskOutcome>,
+    pub connections: u32,
+}
+
+pub struct Guest {
+    pub number: u8,
+    pub dir: PathBuf,
+    pub said: Arc<Mutex<Said>>,
+    pub launcher: Child,
+    pub booted: Instant,
+    writer: Arc<tokio::sync::Mutex<Option<OwnedWriteHalf>>>,
+    host: JoinHandle<()>,
+}
+
+/// What the launcher of a namespace machine does, as far as it matters here.
+const LAUNCH: &str = r#"
+set -e
+mount --make-rprivate /
+mkdir -p "$DIR/root"; R=$DIR/root
+mount -t erofs -o loop,ro "$IMAGE" "$R"
+mount --bind "$SUPERVISOR" "$R/usr/sbin/shardplane-supervisor"
+mount --bind "$DIR/data" "$R/data"
+mount -t tmpfs tmpfs "$R/run"; mkdir "$R/run/shardplane"
+mount --bind "$DIR/host" "$R/run/shardplane"
+mount -t tmpfs tmpfs "$R/tmp"
+mount -t tmpfs tmpfs "$R/dev"; mkdir "$R/dev/shm"
+mount -t tmpfs tmpfs "$R/dev/shm"
+mknod -m 666 "$R/dev/null" c 1 3; mknod -m 666 "$R/dev/urandom" c 1 9
+mount -t proc proc "$R/proc"
+exec chroot "$R" /sbin/shardplane-supervisor
+"#;
+
+impl Guest {
+    /// Boots a guest; its files stay in `dir` for the next boot.
+    pub async fn boot(image: &Path, dir: &Path, number: u8) -> Self {
+        for name in ["data", "host"] {
+            std::fs::create_dir_all(dir.join(name)).unwrap();
+        }
+        let said = Arc::new(Mutex::new(Said::default()));
+        let writer = Arc::default();
+        let host = listen(dir, &said, &writer);
+        let booted = Instant::now();
+        let launcher = Command::new("unshare")
+            .args([
+                "--mount",
+                "--pid",
+                "--net",
+                "--uts",
+                "--ipc",
+                "--cgroup",
+                "--fork",
+                "--kill-child",
+                "sh",
+                "-c",
+                LAUNCH,
+            ])
+            .envs([
+                ("DIR", dir),
+                ("IMAGE", image),
+                ("SUPERVISOR", Path::new(env!("CARGO_BIN_EXE_shardplane-supervisor"))),
+            ])
+            .spawn()
+            .unwrap();
+        let guest = Self { number, dir: dir.to_owned(), said, launcher, booted, writer, host };
+        guest.plug().await;
+        guest
+    }
+
+    /// Gives the guest its card, once it has a network namespace of its own.
+    async fn plug(&self) {
+        let netns = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+        let pid = self.launcher.id().to_string();
+        until("a network namespace", || {
+            netns(&pid).filter(|of_guest| Some(of_guest) != netns("self").as_ref())
+        })
+        .await;
+        let port = format!("port{}", self.number);
+        let _ = Command::new("ip").args(["link", "del", &port]).stderr(std::process::Stdio::null()).status();
+        ip(&format!("link add {port} type veth peer name eth0 netns {pid}"));
+        ip(&format!("link set {port} master br0 up"));
+    }
+
+    /// Cuts the connection and listens anew, as an agent that restarts does.
+    pub async fn restart_host(&mut self) {
+        self.host.abort();
+        *self.writer.lock().await = None;
+        self.host = listen(&self.dir, &self.said, &self.writer);
+    }
+
+    pub fn address(&self) -> String {
+        format!("10.77.0.{}", self.number)
+    }
+
+    /// The usual config; `change` makes it unusual.
+    pub async fn configure(&self, generation: u64, change: impl FnOnce(&mut ValkeyConfig)) {
+        let directive = |name: &str, value: &str| ValkeyDirective { name: name.into(), value: value.into() };
+        let mut engine = ValkeyConfig {
+            password: PASSWORD.into(),
+            port: 6379,
+            bus_port: 16379,
+            announce_ip: self.address(),
+            directives: vec![
+                directive("appendonly", "yes"),
+                directive("appendfsync", "everysec"),
+                directive("cluster-node-timeout", "2000"),
+                directive("save", "3600 1 300 100"),
+                directive("client-output-buffer-limit", "replica 200mb 64mb 60"),
+                directive("notify-keyspace-events", "KEA"),
+            ],
+            has_replicas: true,
+            node_timeout_ms: 2000,
+        };
+        change(&mut engine);
+        let nic = GuestNic {
+            mac: String::new(),
+            ipv4: format!("{}/24", self.address()),
+            gateway: "10.77.0.1".into(),
+            mtu: 1400,
+        };
+        let config = GuestConfig {
+            generation,
+            instance_id: format!("guest-{}", self.number),
+            hostname: format!("guest-{}", self.number),
+            nic: Some(nic),
+            engine_config: engine.encode_to_vec(),
+            memory_mib: 64,
+        };
+        self.send(to_guest::Body::Config(config)).await;
+    }
+
+    /// Sends a task and waits for its outcome.
+    pub async fn perform(&self, task_id: &str, step: Step) -> TaskOutcome {
+        let before = self.said.lock().unwrap().outcomes.iter().filter(|o| o.task_id == task_id).count();
+        let payload = ValkeyTask { step: Some(step) }.encode_to_vec();
+        self.send(to_guest::Body::Task(GuestTask { task_id: task_id.into(), payload })).await;
+        until(&format!("the outcome of {task_id}"), || {
+            let said = self.said.lock().unwrap();
+            said.outcomes.iter().filter(|outcome| outcome.task_id == task_id).nth(before).cloned()
+        })
+        .await
+    }
+
+    pub async fn perform_ok(&self, task_id: &str, step: Step) {
+        let outcome = self.perform(task_id, step).await;
+        assert!(outcome.ok, "{task_id} on guest {}: {}", self.number, outcome.error);
+    }
+
+    pub async fn send(&self, body: to_guest::Body) {
+        let message = ToGuest { body: Some(body) }.encode_to_vec();
+        let mut writer = self.writer.lock().await;
+        let writer = writer.as_mut().unwrap();
+        writer.write_u32(message.len() as u32).await.unwrap();
+        writer.write_all(&message).await.unwrap();
+    }
+
+    pub async fn stop(mut self) {
+        self.send(to_guest::Body::Stop(GuestStop { deadline_ms: 8000 })).await;
+        let status = until("the end of the guest", || self.launcher.try_wait().unwrap()).await;
+        assert!(status.success(), "{status}");
+        assert_eq!(self.said.lock().unwrap().reports.last().unwrap().state(), EngineState::Stopped);
+    }
+
+    /// Waits for a report of this state, newer than what was there before.
+    pub async fn state(&self, state: EngineState) -> GuestReport {
+        let what = format!("{} of guest {}", state.as_str_name(), self.number);
+        until(&what, || {
+            self.said.lock().unwrap().reports.last().filter(|report| report.state() == state).cloned()
+        })
+        .await
+    }
+
+    /// Waits until the engine's newest report is so.
+    pub async fn engine(&self, what: &str, is_so: impl Fn(&ValkeyReport) -> bool) -> ValkeyReport {
+        let what = format!("{what} at guest {}", self.number);
+        until(&what, || {
+            let said = self.said.lock().unwrap();
+            let report = said.reports.last().filter(|report| !report.engine_report.is_empty())?;
+            Some(ValkeyReport::decode(report.engine_report.as_slice()).unwrap()).filter(&is_so)
+        })
+        .await
+    }
+
+    /// Pid of the engine, as this process sees it: the child of the supervisor, which is the child of the launcher.
+    pub fn engine_pid(&self) -> Option<i32> {
+        let child = |pid: u32| {
+            std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
+                .ok()?
+                .split(' ')
+                .next()?
+                .parse()
+                .ok()
+        };
+        child(child(self.launcher.id())?).map(u32::cast_signed)
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.host.abort();
+        let _ = self.launcher.kill();
+        let _ = self.launcher.wait();
+    }
+}
+
+type Writer = Arc<tokio::sync::Mutex<Option<OwnedWriteHalf>>>;
+
+fn listen(dir: &Path, said: &Arc<Mutex<Said>>, writer: &Writer) -> JoinHandle<()> {
+    let socket = dir.join("host/host.sock");
+    let _ = std::fs::remove_file(&socket);
+    let listener = UnixListener::bind(&socket).unwrap();
+    let (said, writer) = (said.clone(), writer.clone());
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let (mut read, write) = stream.into_split();
+            *writer.lock().await = Some(write);
+            said.lock().unwrap().connections += 1;
+            while let Ok(size) = read.read_u32().await {
+                let mut frame = vec![0; size as usize];
+                if read.read_exact(&mut frame).await.is_err() {
+                    break;
+                }
+                let mut said = said.lock().unwrap();
+                match FromGuest::decode(frame.as_slice()).unwrap().body.unwrap() {
+                    from_guest::Body::Hello(hello) => said.hellos.push(hello),
+                    from_guest::Body::Report(report) => said.reports.push(report),
+                    from_guest::Body::Outcome(outcome) => said.outcomes.push(outcome),
+                }
+            }
+        }
+    })
+}
+
+/// Waits for a fact.
+pub async fn until<T>(what: &str, mut fact: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = fact() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+pub fn ip(arguments: &str) {
+    let status = Command::new("ip").args(arguments.split(' ')).status().unwrap();
+    assert!(status.success(), "ip {arguments}");
+}
+
+/// A client of one guest's engine.
+pub async fn client(guest: &Guest) -> redis::aio::MultiplexedConnection {
+    use redis::IntoConnectionInfo as _;
+    let settings = redis::RedisConnectionInfo::default().set_password(PASSWORD);
+    let info = (guest.address(), 6379).into_connection_info().unwrap().set_redis_settings(settings);
+    redis::Client::open(info).unwrap().get_multiplexed_async_connection().await.unwrap()
+}
+
+/// The values CONFIG GET answers.
+pub async fn config_of(guest: &Guest, name: &str) -> BTreeMap<String, String> {
+    redis::cmd("CONFIG").arg("GET").arg(name).query_async(&mut client(guest).await).await.unwrap()
+}
