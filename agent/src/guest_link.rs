@@ -1,0 +1,224 @@
+//! The agent's end of the conversation with one guest.
+//!
+//! In: connections on a unix socket of the machine's own (for a namespace machine a file in its `/run/shardplane`, for a VM
+//! the VMM's vsock socket), and what the machine's owner wants the guest to have. Out: configuration, tasks and the stop
+//! to the guest, its reports and outcomes to the board. One task a machine; who the guest is follows from the socket.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::{SinkExt as _, StreamExt as _};
+use prost::Message as _;
+use shardplane_proto::{ids::InstanceId, v1};
+use tokio::{
+    net::{UnixListener, UnixStream},
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_util::codec::{Framed, LengthDelimitedCodec};
+
+use crate::{board::Board, machine::Assignment};
+
+/// Largest frame in either direction.
+const MAX_FRAME: usize = 1 << 20;
+/// A guest that takes longer to read a frame, or to say hello, is cut off and may dial again.
+const IO_DEADLINE: Duration = Duration::from_secs(5);
+/// A supervisor reports every second; after this silence its last report no longer counts.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// What the owner wants the guest to have.
+#[derive(Debug, Clone, Default)]
+pub struct ForGuest {
+    /// Its configuration and tasks; absent until the coordinator has sent them in this life of the agent.
+    pub assignment: Option<Arc<Assignment>>,
+    /// Milliseconds for an orderly stop, when it is to stop.
+    pub stop: Option<u32>,
+}
+
+/// A running link; it ends, and its socket goes, with this value.
+#[derive(Debug)]
+pub struct GuestLink {
+    wanted: watch::Sender<ForGuest>,
+    connected: watch::Receiver<bool>,
+    task: JoinHandle<()>,
+    socket: PathBuf,
+}
+
+impl GuestLink {
+    /// Listens at `socket`; replaces a socket that a dead agent left.
+    ///
+    /// # Errors
+    /// When the socket cannot be made.
+    pub fn listen(socket: &Path, id: InstanceId, board: Arc<Board>) -> io::Result<Self> {
+        match std::fs::remove_file(socket) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        let listener = UnixListener::bind(socket)?;
+        std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
+        let (wanted, wanted_of_task) = watch::channel(ForGuest::default());
+        let (connected_of_task, connected) = watch::channel(false);
+        let task = Link { id, board, wanted: wanted_of_task, connected: connected_of_task };
+        let task = tokio::spawn(task.run(listener));
+        Ok(Self { wanted, connected, task, socket: socket.to_owned() })
+    }
+
+    /// Changes what the guest is to have.
+    pub fn want(&self, change: impl FnOnce(&mut ForGuest)) {
+        self.wanted.send_modify(change);
+    }
+
+    /// Waits until a guest is connected, at most this long. Says whether one is.
+    pub async fn connected_within(&self, limit: Duration) -> bool {
+        let mut connected = self.connected.clone();
+        matches!(timeout(limit, connected.wait_for(|is| *is)).await, Ok(Ok(_)))
+    }
+}
+
+impl Drop for GuestLink {
+    fn drop(&mut self) {
+        self.task.abort();
+        // Gone already is as good.
+        let _absent = std::fs::remove_file(&self.socket);
+    }
+}
+
+struct Link {
+    id: InstanceId,
+    board: Arc<Board>,
+    wanted: watch::Receiver<ForGuest>,
+    connected: watch::Sender<bool>,
+}
+
+type Connection = Framed<UnixStream, LengthDelimitedCodec>;
+
+/// What this connection was given already.
+#[derive(Default)]
+struct Given {
+    config_generation: Option<u64>,
+    tasks: BTreeSet<String>,
+    stop: bool,
+}
+
+impl Link {
+    async fn run(mut self, listener: UnixListener) {
+        let mut next = None;
+        loop {
+            let stream = match next.take() {
+                Some(stream) => stream,
+                None => match listener.accept().await {
+                    Ok((stream, _)) => stream,
+                    Err(error) => {
+                        tracing::warn!(instance = %self.id, %error, "cannot take the supervisor's connection");
+                        tokio::time::sleep(Duration::from_secs(1)).await;
+                        continue;
+                    }
+                },
+            };
+            let codec = LengthDelimitedCodec::builder().max_frame_length(MAX_FRAME).new_codec();
+            let ended = tokio::select! {
+                ended = self.serve(Framed::new(stream, codec)) => ended,
+                // A supervisor has one connection: a new one means that the old one is dead.
+                newer = listener.accept() => {
+                    next = newer.ok().map(|(stream, _)| stream);
+                    Ok(())
+                }
+            };
+            self.connected.send_replace(false);
+            let note = "the supervisor is not connected";
+            self.board.set_guest(self.id, None, note);
+            if let Err(why) = ended {
+                tracing::info!(instance = %self.id, "connection to the supervisor ended: {why}");
+            }
+        }
+    }
+
+    async fn serve(&mut self, mut connection: Connection) -> Result<(), String> {
+        let first = timeout(IO_DEADLINE, connection.next()).await.map_err(|_| "it said no hello")?;
+        let hello = match decode(first)? {
+            v1::from_guest::Body::Hello(hello) => hello,
+            v1::from_guest::Body::Report(_) | v1::from_guest::Body::Outcome(_) => {
+                return Err("its first frame was not a hello".into());
+            }
+        };
+        tracing::info!(instance = %self.id, supervisor = hello.supervisor_version, engine = hello.engine,
+            version = hello.engine_version, "the supervisor is connected");
+        self.connected.send_replace(true);
+        let mut given = Given::default();
+        let mut heard = Instant::now();
+        loop {
+            let wanted = self.wanted.borrow_and_update().clone();
+            self.give(&mut connection, &mut given, &wanted).await?;
+            tokio::select! {
+                frame = connection.next() => {
+                    heard = Instant::now();
+                    match decode(frame)? {
+                        v1::from_guest::Body::Report(report) => self.board.set_guest(self.id, Some(report), ""),
+                        v1::from_guest::Body::Outcome(outcome) => self.take(outcome, &wanted),
+                        v1::from_guest::Body::Hello(_) => return Err("it said hello twice".into()),
+                    }
+                }
+                changed = self.wanted.changed() => changed.map_err(|_| "the agent stops")?,
+                () = sleep_until(heard + SILENCE) => {
+                    let note = format!("the supervisor has said nothing for {} s", SILENCE.as_secs());
+                    self.board.set_guest(self.id, None, &note);
+                    heard = Instant::now();
+                }
+            }
+        }
+    }
+
+    fn take(&self, outcome: v1::TaskOutcome, wanted: &ForGuest) {
+        let asked = wanted.assignment.iter().flat_map(|one| &one.spec.tasks);
+        if asked.map(|task| &task.task_id).any(|task| *task == outcome.task_id) {
+            self.board.set_outcome(self.id, outcome);
+        }
+    }
+
+    async fn give(&self, to: &mut Connection, given: &mut Given, wanted: &ForGuest) -> Result<(), String> {
+        if let Some(deadline_ms) = wanted.stop {
+            if !given.stop {
+                given.stop = true;
+                send(to, v1::to_guest::Body::Stop(v1::GuestStop { deadline_ms })).await?;
+            }
+            return Ok(());
+        }
+        let Some(assignment) = &wanted.assignment else { return Ok(()) };
+        let generation = assignment.spec.config_generation;
+        if given.config_generation.is_none_or(|before| before < generation) {
+            given.config_generation = Some(generation);
+            send(to, v1::to_guest::Body::Config(assignment.guest_config())).await?;
+        }
+        for task in &assignment.spec.tasks {
+            if !self.board.has_outcome(&task.task_id) && given.tasks.insert(task.task_id.clone()) {
+                send(to, v1::to_guest::Body::Task(task.clone())).await?;
+            }
+        }
+        // Tasks are few, but a connection may live for years.
+        given.tasks.retain(|task| assignment.spec.tasks.iter().any(|asked| asked.task_id == *task));
+        Ok(())
+    }
+}
+
+fn decode(frame: Option<io::Result<bytes::BytesMut>>) -> Result<v1::from_guest::Body, String> {
+    let frame = frame.ok_or("it closed the connection")?.map_err(|error| error.to_string())?;
+    let message =
+        v1::FromGuest::decode(frame).map_err(|error| format!("a frame is not FromGuest: {error}"))?;
+    message.body.ok_or_else(|| "a frame holds nothing this agent knows".into())
+}
+
+async fn send(to: &mut Connection, body: v1::to_guest::Body) -> Result<(), String> {
+    let bytes = Bytes::from(v1::ToGuest { body: Some(body) }.encode_to_vec());
+    match timeout(IO_DEADLINE, to.send(bytes)).await {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("it read nothing for {} s", IO_DEADLINE.as_secs())),
+    }
+}

@@ -1,0 +1,24 @@
+//! The host agent: boots machines, wires them into their subnets and reports what really runs.
+//!
+//! In: whole desired states of the coordinator. Out: machines, and reports about them. `session` talks to the coordinator,
+//! `reconcile` compares and decides, `machine` owns one machine a task, `vmm` runs it, `network` wires it, `guest_link`
+//! talks to the supervisor in it, `ledger` remembers, `board` holds what is to be told.
+
+mod board;
+pub mod cli;
+mod config;
+mod contact;
+mod durable;
+mod guest_link;
+mod identity;
+mod images;
+mod ledger;
+mod machine;
+pub mod network;
+mod preflight;
+mod reconcile;
+mod run;
+mod session;
+mod sweep;
+mod vmm;
+mod volumes;

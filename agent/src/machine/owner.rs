@@ -1,0 +1,206 @@
+//! The one task that starts, watches, restarts, stops and removes a machine.
+//!
+//! In: what is wanted, and the death of the process. Out: states on the board. Nobody else touches the machine.
+
+use std::{sync::Arc, time::Duration};
+
+use shardplane_proto::{ids::InstanceId, v1::MachineState};
+use tokio::{
+    sync::watch,
+    time::{sleep, sleep_until, timeout},
+};
+
+use super::{Assignment, Desired, Shared, absence::make_absent, backoff::Backoff};
+use crate::{
+    contact::{StartRule, may_start},
+    guest_link::GuestLink,
+    ledger::ProcessId,
+};
+
+/// What the guest gets to stop in order.
+const STOP_DEADLINE: Duration = Duration::from_secs(10);
+/// On top of it, for the supervisor's own exit.
+const STOP_GRACE: Duration = Duration::from_millis(500);
+/// How long a supervisor that has only just started may take to dial before it is stopped without being asked.
+const DIAL_GRACE: Duration = Duration::from_secs(1);
+/// How often the start rule is looked at while it forbids.
+const RULE_POLL: Duration = Duration::from_secs(1);
+
+/// A machine's owner.
+pub struct Owner {
+    pub(super) id: InstanceId,
+    pub(super) shared: Arc<Shared>,
+    link: Option<GuestLink>,
+    desired: watch::Receiver<Desired>,
+    running: Option<(ProcessId, std::time::Instant)>,
+    backoff: Backoff,
+    ended: bool,
+}
+
+impl Owner {
+    /// Owns a machine whose process, if any, was adopted.
+    pub fn new(
+        id: InstanceId,
+        shared: Arc<Shared>,
+        link: GuestLink,
+        desired: watch::Receiver<Desired>,
+        running: Option<ProcessId>,
+    ) -> Self {
+        let running = running.map(|process| (process, std::time::Instant::now()));
+        Self { id, shared, link: Some(link), desired, running, backoff: Backoff::default(), ended: false }
+    }
+
+    /// Until the machine is removed.
+    pub async fn run(mut self) {
+        if self.running.is_some() {
+            self.say(MachineState::Running, "");
+        }
+        while !self.ended {
+            let desired = self.desired.borrow_and_update().clone();
+            match (desired, self.running) {
+                (Desired::Retire, _) => self.retire().await,
+                (Desired::Observe, Some((process, since))) => self.watch(process, since).await,
+                (Desired::Observe, None) => {
+                    self.say(MachineState::Down, &StartRule::Unconfirmed.to_string());
+                    self.changed().await;
+                }
+                (Desired::Run { assignment, .. }, Some((process, since))) => {
+                    self.hand_over(&assignment);
+                    self.watch(process, since).await;
+                }
+                (Desired::Run { assignment, blocked }, None) => self.try_start(&assignment, blocked).await,
+            }
+        }
+    }
+
+    async fn changed(&mut self) {
+        if self.desired.changed().await.is_err() {
+            self.ended = true;
+        }
+    }
+
+    fn hand_over(&self, assignment: &Arc<Assignment>) {
+        if let Some(link) = &self.link {
+            link.want(|wanted| wanted.assignment = Some(Arc::clone(assignment)));
+        }
+    }
+
+    async fn watch(&mut self, process: ProcessId, since: std::time::Instant) {
+        let death = self.shared.vmm.death(process);
+        tokio::select! {
+            () = death => {
+                self.running = None;
+                let ran = since.elapsed();
+                let delay = self.backoff.failed(std::time::Instant::now(), ran);
+                let message = format!(
+                    "the machine died after {} s; it is started again in {:.1} s",
+                    ran.as_secs(),
+                    delay.as_secs_f32()
+                );
+                tracing::warn!(instance = %self.id, pid = process.pid, "{message}");
+                self.say(MachineState::Down, &message);
+                self.record_end().await;
+            }
+            () = self.changed() => {}
+        }
+    }
+
+    async fn try_start(&mut self, assignment: &Arc<Assignment>, blocked: Option<String>) {
+        if let Some(why) = blocked {
+            self.say(MachineState::Preparing, &why);
+            return self.changed().await;
+        }
+        if let Some(next) = self.backoff.wait_until(std::time::Instant::now()) {
+            tokio::select! {
+                () = sleep_until(next.into()) => {}
+                () = self.changed() => {}
+            }
+            return;
+        }
+        if let Err(rule) = may_start(true, self.shared.contact.now(), std::time::Instant::now()) {
+            self.say(MachineState::Down, &rule.to_string());
+            tokio::select! {
+                () = sleep(RULE_POLL) => {}
+                () = self.changed() => {}
+            }
+            return;
+        }
+        self.say(MachineState::Preparing, "");
+        self.hand_over(assignment);
+        match self.start(assignment).await {
+            Ok(process) => {
+                self.running = Some((process, std::time::Instant::now()));
+                tracing::info!(instance = %self.id, pid = process.pid, "the machine runs");
+                self.say(MachineState::Running, "");
+            }
+            Err(why) => {
+                let delay = self.backoff.failed(std::time::Instant::now(), Duration::ZERO);
+                tracing::warn!(instance = %self.id, "the machine did not start: {why}");
+                self.say(
+                    MachineState::Failed,
+                    &format!("{why} (tried again in {:.1} s)", delay.as_secs_f32()),
+                );
+            }
+        }
+    }
+
+    /// One attempt to stop and remove it; the loop comes back here until one succeeds.
+    async fn retire(&mut self) {
+        self.say(MachineState::Stopping, "");
+        if let (Some((process, _)), Some(link)) = (self.running, &self.link) {
+            let deadline_ms = u32::try_from(STOP_DEADLINE.as_millis()).unwrap_or(u32::MAX);
+            link.want(|wanted| wanted.stop = Some(deadline_ms));
+            let death = self.shared.vmm.death(process);
+            let orderly = async {
+                link.connected_within(DIAL_GRACE).await
+                    && timeout(STOP_DEADLINE + STOP_GRACE, death).await.is_ok()
+            };
+            if !orderly.await {
+                tracing::warn!(instance = %self.id, pid = process.pid, "it did not stop in order and is killed");
+            }
+        }
+        if let Err(why) = self.remove().await {
+            let delay = self.backoff.failed(std::time::Instant::now(), Duration::ZERO);
+            self.say(MachineState::Stopping, &why);
+            tracing::warn!(instance = %self.id, "not yet removed: {why}");
+            return sleep(delay).await;
+        }
+        self.ended = true;
+        tracing::info!(instance = %self.id, "process and volume are gone");
+        // The reconciler is gone only when the agent ends.
+        let _agent_ends = self.shared.removed.send(self.id).await;
+    }
+
+    async fn remove(&mut self) -> Result<(), String> {
+        make_absent(&self.shared.vmm, Some(self.id)).await?;
+        if let Some((process, _)) = self.running {
+            // It carried no tag, or the search would have found it: then its own descriptor has to prove the end.
+            self.shared
+                .vmm
+                .kill(process)
+                .map_err(|error| format!("cannot kill process {}: {error}", process.pid))?;
+            let died = timeout(Duration::from_secs(5), self.shared.vmm.death(process)).await;
+            died.map_err(|_| format!("process {} was killed but does not end", process.pid))?;
+            self.running = None;
+        }
+        let (vmm, volumes, id) = (Arc::clone(&self.shared.vmm), self.shared.volumes.clone(), self.id);
+        let dir = self.shared.machines_dir.join(id.to_string());
+        self.link = None;
+        let removal = tokio::task::spawn_blocking(move || {
+            vmm.release(id).map_err(|error| format!("cannot remove its cgroup: {error}"))?;
+            volumes.remove(id).map_err(|error| error.to_string())?;
+            match std::fs::remove_dir_all(&dir) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    Err(format!("cannot remove {}: {error}", dir.display()))
+                }
+                Ok(()) | Err(_) => Ok(()),
+            }
+        });
+        removal.await.map_err(|error| error.to_string())?
+    }
+
+    pub(super) fn say(&self, state: MachineState, message: &str) {
+        let starts = self.shared.ledger.machine(self.id).map_or(0, |record| record.starts);
+        self.shared.board.set_machine(self.id, state, message, starts);
+    }
+}

@@ -1,0 +1,92 @@
+//! The steps of one start, in an order that a crash at any point can be recovered from.
+//!
+//! In: an assignment. Out: a running process that the ledger knows, or why not. Only the owner starts.
+
+use std::{path::PathBuf, sync::Arc};
+
+use super::{Assignment, absence::make_absent, owner::Owner};
+use crate::{
+    contact::may_start,
+    identity::{MachineTag, MachineUuid},
+    ledger::{ProcessId, Run},
+    vmm::{Limits, MachineSpec},
+};
+
+impl Owner {
+    pub(super) async fn start(&self, assignment: &Arc<Assignment>) -> Result<ProcessId, String> {
+        let shared = &self.shared;
+        let spec = &assignment.spec;
+        let image = shared.images.find(&spec.image_digest)?.to_owned();
+        make_absent(&shared.vmm, Some(self.id)).await?;
+        let volume = self.volume(spec.volume_gib).await?;
+        let uuid = MachineUuid::generate();
+        let machine = MachineSpec {
+            tag: MachineTag { host: shared.host, instance: self.id, uuid },
+            hostname: spec.hostname.clone(),
+            image,
+            volume,
+            netns: shared.network.netns(self.id),
+            host_dir: shared.machines_dir.join(self.id.to_string()),
+            limits: Limits {
+                vcpus: spec.vcpus,
+                vcpu_share: spec.vcpu_share,
+                memory_mib: spec.memory_mib,
+                iops: spec.iops,
+            },
+        };
+        // Recorded first: an agent that dies from here on knows what to search for.
+        self.record_start(uuid, None).await?;
+        // The volume may have taken long; the coordinator may have been lost meanwhile.
+        may_start(true, shared.contact.now(), std::time::Instant::now()).map_err(|rule| rule.to_string())?;
+        match shared.vmm.start(&machine).await {
+            Ok(process) => {
+                if let Err(why) = self.record_start(uuid, Some(process)).await {
+                    // It runs, and a later agent finds it by its tag: killing it would be worse than not having its number.
+                    tracing::error!(instance = %self.id, "{why}");
+                }
+                Ok(process)
+            }
+            Err(error) => {
+                // A launcher that was ended may have left PID 1 behind.
+                if let Err(why) = make_absent(&shared.vmm, Some(self.id)).await {
+                    tracing::error!(instance = %self.id, "after a failed start: {why}");
+                }
+                self.record_end().await;
+                Err(error.to_string())
+            }
+        }
+    }
+
+    async fn volume(&self, gib: u64) -> Result<PathBuf, String> {
+        let (volumes, id) = (self.shared.volumes.clone(), self.id);
+        let made = tokio::task::spawn_blocking(move || volumes.ensure(id, gib)).await;
+        made.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+    }
+
+    async fn record_start(&self, uuid: MachineUuid, process: Option<ProcessId>) -> Result<(), String> {
+        let (id, boot_id) = (self.id, self.shared.boot_id.clone());
+        let written = self.shared.ledger.change(move |contents| {
+            let record = contents.machines.entry(id).or_default();
+            if process.is_some() {
+                record.starts += 1;
+            }
+            record.run = Some(Run { uuid, boot_id, process });
+        });
+        let result = written.await.map_err(|error| error.to_string());
+        self.shared.board.set_problem("ledger", result.clone().err());
+        result
+    }
+
+    pub(super) async fn record_end(&self) {
+        let id = self.id;
+        let written = self.shared.ledger.change(move |contents| {
+            if let Some(record) = contents.machines.get_mut(&id) {
+                record.run = None;
+            }
+        });
+        if let Err(error) = written.await {
+            // An old record does no harm: pid, start time and uuid will not agree.
+            tracing::warn!(instance = %self.id, "{error}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! One stream to one member, from connect to its end.
+//!
+//! In: the session's shared things. Out: how it ended. A peer that is dead is noticed within 5 s by HTTP/2 keep-alive.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use shardplane_proto::v1::{self, from_host, host_session_client::HostSessionClient, to_host};
+use tokio::{
+    sync::mpsc::{self, error::TrySendError},
+    time::{MissedTickBehavior, interval, timeout},
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Request, Status, Streaming, metadata::MetadataValue, transport::Endpoint};
+
+use super::Session;
+
+const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
+/// For the answer to `Open` and for the welcome.
+const OPEN_DEADLINE: Duration = Duration::from_secs(5);
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(2);
+const KEEP_ALIVE_DEADLINE: Duration = Duration::from_millis(2500);
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
+/// A stream that takes nothing for this long is dead, whatever the transport says.
+const STALLED_AFTER: Duration = Duration::from_secs(5);
+/// Outcomes are sent again this often while the spec still has their tasks.
+const REPEAT_OUTCOMES_EVERY: u32 = 5;
+/// A spec of a host with many instances and many remotes is large.
+const MAX_SPEC_BYTES: usize = 64 << 20;
+/// Messages between this task and the transport; the board holds the rest.
+const OUTGOING: usize = 8;
+
+/// How an attempt ended.
+#[derive(Debug)]
+pub enum End {
+    /// The member does not lead and named who does.
+    Redirected {
+        /// `host:port`.
+        leader: String,
+    },
+    /// No session came to be.
+    Refused {
+        /// Why, and what to do where that is known.
+        why: String,
+    },
+    /// There was a session.
+    Broken {
+        /// Why it ended.
+        why: String,
+    },
+}
+
+/// Opens a session and serves it until it ends.
+pub async fn open(session: &Session, address: &str) -> End {
+    match connect(session, address).await {
+        Ok((incoming, outgoing)) => End::Broken { why: serve(session, incoming, outgoing).await },
+        Err(end) => end,
+    }
+}
+
+type Open = (Streaming<v1::ToHost>, mpsc::Sender<v1::FromHost>);
+
+async fn connect(session: &Session, address: &str) -> Result<Open, End> {
+    let refused = |why: String| End::Refused { why };
+    let token = tokio::fs::read_to_string(&session.token_file).await.map_err(|error| {
+        refused(format!("cannot read the host token {}: {error}", session.token_file.display()))
+    })?;
+    let bearer = MetadataValue::try_from(format!("Bearer {}", token.trim()))
+        .map_err(|_| refused(format!("{} does not hold a token", session.token_file.display())))?;
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .map_err(|error| refused(format!("{address} is not host:port: {error}")))?
+        .connect_timeout(CONNECT_DEADLINE)
+        .http2_keep_alive_interval(KEEP_ALIVE_EVERY)
+        .keep_alive_timeout(KEEP_ALIVE_DEADLINE)
+        .keep_alive_while_idle(true);
+    let connected = timeout(OPEN_DEADLINE, endpoint.connect()).await;
+    let channel = connected
+        .map_err(|_| refused("it did not answer in time".into()))?
+        .map_err(|error| refused(format!("cannot connect: {}", sources(&error))))?;
+    let mut client = HostSessionClient::new(channel).max_decoding_message_size(MAX_SPEC_BYTES);
+    let (outgoing, stream) = mpsc::channel(OUTGOING);
+    let hello = v1::HostHello { accepted_generation: session.board.accepted(), ..session.hello.clone() };
+    outgoing.try_send(message(from_host::Body::Hello(hello))).map_err(|error| refused(error.to_string()))?;
+    let mut request = Request::new(ReceiverStream::new(stream));
+    request.metadata_mut().insert("authorization", bearer);
+    let opened = timeout(OPEN_DEADLINE, client.open(request)).await;
+    let mut incoming = opened
+        .map_err(|_| refused("it did not open the stream in time".into()))?
+        .map_err(|status| not_opened(&status))?
+        .into_inner();
+    let first = timeout(OPEN_DEADLINE, incoming.message()).await;
+    let first = first.map_err(|_| refused("it sent no welcome in time".into()))?;
+    match first.map_err(|status| not_opened(&status))?.and_then(|message| message.body) {
+        Some(to_host::Body::Welcome(welcome)) => welcomed(session, &welcome),
+        Some(to_host::Body::Spec(_)) | None => {
+            return Err(refused("its first message was not a welcome".into()));
+        }
+    }
+    tracing::info!(%address, "session opened");
+    Ok((incoming, outgoing))
+}
+
+fn not_opened(status: &Status) -> End {
+    let leader = status.metadata().get("shardplane-leader").and_then(|value| value.to_str().ok());
+    match (status.code(), leader) {
+        (Code::FailedPrecondition, Some(leader)) if !leader.is_empty() => {
+            End::Redirected { leader: leader.to_owned() }
+        }
+        (Code::Unauthenticated | Code::PermissionDenied, _) => End::Refused {
+            why: format!(
+                "the host token is refused ({}); put a token with the scope host into host_token_file",
+                status.message()
+            ),
+        },
+        _ => End::Refused { why: format!("{}: {}", status.code(), status.message()) },
+    }
+}
+
+fn welcomed(session: &Session, welcome: &v1::Welcome) {
+    session.contact.welcomed(Instant::now(), Duration::from_millis(welcome.lost_after_ms));
+}
+
+async fn serve(
+    session: &Session,
+    mut incoming: Streaming<v1::ToHost>,
+    outgoing: mpsc::Sender<v1::FromHost>,
+) -> String {
+    let mut heartbeat = interval(HEARTBEAT_EVERY);
+    heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut beats = 0u32;
+    let mut taken = Instant::now();
+    let mut full = Some(session.board.full());
+    loop {
+        // Only what the stream has room for is taken off the board: a slow stream sends newer facts, not more.
+        let room = match outgoing.try_reserve() {
+            Ok(permit) => {
+                taken = Instant::now();
+                match next(session, &mut full) {
+                    Some(body) => {
+                        permit.send(message(body));
+                        continue;
+                    }
+                    None => true,
+                }
+            }
+            Err(TrySendError::Full(())) => false,
+            Err(TrySendError::Closed(())) => return "the stream was closed".into(),
+        };
+        if !room && taken.elapsed() > STALLED_AFTER {
+            return format!("it took nothing for {} s", STALLED_AFTER.as_secs());
+        }
+        tokio::select! {
+            received = incoming.message() => match received {
+                Ok(Some(message)) => take(session, message),
+                Ok(None) => return "the coordinator ended it".into(),
+                Err(status) => return format!("{}: {}", status.code(), status.message()),
+            },
+            _ = heartbeat.tick() => {
+                beats = beats.wrapping_add(1);
+                if beats.is_multiple_of(REPEAT_OUTCOMES_EVERY) {
+                    session.board.repeat_outcomes();
+                }
+                // With a full queue the heartbeat would only stand behind others.
+                if let Ok(permit) = outgoing.try_reserve() {
+                    let report = session.board.changes().unwrap_or_else(|| session.board.heartbeat());
+                    permit.send(message(from_host::Body::Report(report)));
+                }
+            }
+            () = session.board.changed(), if room => {}
+        }
+    }
+}
+
+/// The next thing to say, if there is one.
+fn next(session: &Session, full: &mut Option<v1::HostReport>) -> Option<from_host::Body> {
+    if let Some(report) = full.take().or_else(|| session.board.changes()) {
+        return Some(from_host::Body::Report(report));
+    }
+    session.board.next_outcome().map(from_host::Body::Outcome)
+}
+
+fn take(session: &Session, message: v1::ToHost) {
+    session.contact.heard(Instant::now());
+    match message.body {
+        Some(to_host::Body::Welcome(welcome)) => welcomed(session, &welcome),
+        Some(to_host::Body::Spec(spec)) => drop(session.specs.send_replace(Some(Arc::new(spec)))),
+        // A newer coordinator says something this agent does not know: heard all the same.
+        None => {}
+    }
+}
+
+fn message(body: from_host::Body) -> v1::FromHost {
+    v1::FromHost { body: Some(body) }
+}
+
+fn sources(error: &dyn std::error::Error) -> String {
+    let mut last = error;
+    while let Some(source) = last.source() {
+        last = source;
+    }
+    last.to_string()
+}

@@ -1,0 +1,88 @@
+//! The command `sweep`: removes every trace of this agent from the host.
+//!
+//! In: the configuration. Out: no machine, network namespace, mount, loop device or socket of it; with `--purge` no state
+//! and no volume either. The agent must not run. Safe to repeat.
+
+use std::{
+    fs, io,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+
+use crate::{config::Config, ledger::Ledger, machine::absence::make_absent, run::Base, vmm::Vmm};
+
+/// How long the kernel may take to free loop devices after the last unmount.
+const LOOP_DEADLINE: Duration = Duration::from_secs(5);
+const LOOP_POLL: Duration = Duration::from_millis(50);
+
+/// Sweeps.
+///
+/// # Errors
+/// The first thing that could not be removed; what follows it is then still there.
+pub async fn sweep(config: &Config, purge: bool) -> anyhow::Result<()> {
+    let base = Base::open(config).await?;
+    let vmm: Arc<dyn Vmm> = Arc::<crate::vmm::namespace::NamespaceVmm>::clone(&base.vmm);
+    make_absent(&vmm, None).await.map_err(|why| anyhow::anyhow!("machines are left: {why}"))?;
+    base.vmm.release_all().context("cannot remove the cgroup of the machines")?;
+    base.network.sweep_all().await.context("cannot remove the network")?;
+    wait_for_loops(&config.state_dir.join("volumes")).await?;
+    for name in ["machines", "stage"] {
+        remove(&config.run_dir.join(name))?;
+    }
+    if purge {
+        for name in ["volumes", "ledger.json", "image-digests.json", "host-id"] {
+            remove(&config.state_dir.join(name))?;
+        }
+    } else {
+        let (ledger, _) = Ledger::open(&config.state_dir).context("cannot read the ledger")?;
+        ledger.change_blocking(|contents| {
+            contents.machines.values_mut().for_each(|record| record.run = None)
+        })?;
+    }
+    drop(base);
+    remove(&config.run_dir.join("agent.lock"))?;
+    // Not empty when an operator keeps other things there, which stay.
+    let _kept = fs::remove_dir(&config.run_dir);
+    tracing::info!(purge, "swept");
+    Ok(())
+}
+
+fn remove(path: &Path) -> anyhow::Result<()> {
+    let result = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Loop devices free themselves with the last mount, which the kernel does a moment after the last process.
+async fn wait_for_loops(volumes: &Path) -> anyhow::Result<()> {
+    let deadline = Instant::now() + LOOP_DEADLINE;
+    loop {
+        let held = loops_of(volumes).context("cannot list the loop devices")?;
+        if held.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            bail!("loop devices are still in use: {}; see losetup --list", held.join(", "));
+        }
+        tokio::time::sleep(LOOP_POLL).await;
+    }
+}
+
+fn loops_of(volumes: &Path) -> io::Result<Vec<String>> {
+    let mut held = Vec::new();
+    for entry in fs::read_dir("/sys/block")? {
+        let entry = entry?;
+        let backing = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
+        if !backing.is_empty() && Path::new(backing.trim()).starts_with(volumes) {
+            held.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    Ok(held)
+}

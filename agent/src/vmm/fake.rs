@@ -1,0 +1,154 @@
+//! Machines in memory, for tests of everything around a machine.
+//!
+//! In: starts and kills. Out: processes that die when told to. Used by unit tests only.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
+
+use futures::{FutureExt as _, future::BoxFuture};
+use shardplane_proto::{ids::InstanceId, v1};
+use tokio::sync::watch;
+
+use super::{Found, FoundKind, MachineSpec, Seen, StartError, Verdict, Vmm, judge};
+use crate::{
+    identity::MachineTag,
+    ledger::{ProcessId, Run},
+};
+
+/// The boot id of the fake host.
+pub const BOOT: &str = "fake-boot";
+
+#[derive(Default)]
+struct Inner {
+    living: BTreeMap<i32, (MachineTag, watch::Sender<bool>)>,
+    last_pid: i32,
+    failures: u32,
+    unkillable: bool,
+    starts: Vec<MachineSpec>,
+}
+
+/// A host in memory.
+#[derive(Default)]
+pub struct FakeVmm(Mutex<Inner>);
+
+impl FakeVmm {
+    /// A process that is there without having been started.
+    pub fn plant(&self, tag: MachineTag) -> ProcessId {
+        let mut inner = self.lock();
+        inner.last_pid += 1;
+        let pid = inner.last_pid;
+        inner.living.insert(pid, (tag, watch::Sender::new(false)));
+        ProcessId { pid, start_ticks: 1 }
+    }
+
+    /// The machine of an instance dies by itself.
+    pub fn die(&self, id: InstanceId) {
+        self.lock().living.retain(|_, (tag, dead)| {
+            let dies = tag.instance == id;
+            dead.send_replace(dies);
+            !dies
+        });
+    }
+
+    /// The next starts fail.
+    pub fn fail_starts(&self, failures: u32) {
+        self.lock().failures = failures;
+    }
+
+    /// Kills have no effect, as on a process that hangs in the kernel.
+    pub fn set_unkillable(&self, unkillable: bool) {
+        self.lock().unkillable = unkillable;
+    }
+
+    /// How many machines live.
+    pub fn living(&self) -> usize {
+        self.lock().living.len()
+    }
+
+    /// All starts so far, also those that failed.
+    pub fn starts(&self) -> usize {
+        self.lock().starts.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap()
+    }
+}
+
+impl Vmm for FakeVmm {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn conditions(&self) -> Vec<v1::HostCondition> {
+        Vec::new()
+    }
+
+    fn start<'a>(&'a self, spec: &'a MachineSpec) -> BoxFuture<'a, Result<ProcessId, StartError>> {
+        async move {
+            {
+                let mut inner = self.lock();
+                inner.starts.push(spec.clone());
+                if inner.failures > 0 {
+                    inner.failures -= 1;
+                    return Err(StartError::Step { step: "do it".into(), cause: "told to fail".into() });
+                }
+            }
+            Ok(self.plant(spec.tag))
+        }
+        .boxed()
+    }
+
+    fn find(&self) -> io::Result<Vec<Found>> {
+        let inner = self.lock();
+        let found = inner.living.iter().map(|(pid, (tag, _))| Found {
+            tag: *tag,
+            process: ProcessId { pid: *pid, start_ticks: 1 },
+            kind: FoundKind::Machine,
+        });
+        Ok(found.collect())
+    }
+
+    fn inspect(&self, instance: InstanceId, run: &Run) -> io::Result<Verdict> {
+        let inner = self.lock();
+        let living = run.process.and_then(|process| inner.living.get(&process.pid));
+        let seen = living.map(|(tag, _)| Seen { start_ticks: 1, zombie: false, tag: Some(*tag) });
+        Ok(judge(instance, run, BOOT, seen))
+    }
+
+    fn death(&self, process: ProcessId) -> BoxFuture<'static, ()> {
+        let dead = self.lock().living.get(&process.pid).map(|(_, dead)| dead.subscribe());
+        async move {
+            if let Some(mut dead) = dead {
+                // An error means that the sender is gone, and with it the process.
+                let _gone = dead.wait_for(|dead| *dead).await;
+            }
+        }
+        .boxed()
+    }
+
+    fn kill(&self, process: ProcessId) -> io::Result<()> {
+        let mut inner = self.lock();
+        if !inner.unkillable {
+            inner.living.remove(&process.pid);
+        }
+        Ok(())
+    }
+
+    fn release(&self, _: InstanceId) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Polls until `holds`, for at most 10 s.
+pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(std::time::Instant::now() < deadline, "never happened: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
