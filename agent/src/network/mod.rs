@@ -15,6 +15,8 @@ pub mod parse;
 mod read;
 mod read_link;
 mod run;
+#[cfg(test)]
+mod simulation;
 pub mod step;
 pub mod wanted;
 mod worker;

@@ -102,3 +102,62 @@ fn read_subnet(path: &str, subnet: &v1::SubnetSpecOnHost) -> Result<WantedSubnet
         remotes,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "01arz3ndektsv4rrffq69g5fav";
+
+    fn spec() -> v1::HostSpec {
+        let remote = v1::Remote {
+            mac: "02:00:00:00:00:02".into(),
+            ipv4: "10.20.0.12".into(),
+            underlay_ipv4: "172.31.0.2".into(),
+        };
+        let subnet = v1::SubnetSpecOnHost {
+            subnet_id: ID.into(),
+            vni: 7,
+            ipv4_cidr: "10.20.0.0/24".into(),
+            gateway: "10.20.0.1".into(),
+            remotes: vec![remote],
+        };
+        let instance = v1::InstanceSpec {
+            instance_id: ID.into(),
+            vpc_id: ID.into(),
+            subnet_id: ID.into(),
+            mac: "02:00:00:00:00:01".into(),
+            ipv4: "10.20.0.11".into(),
+            ..v1::InstanceSpec::default()
+        };
+        let vpc = v1::VpcSpecOnHost { vpc_id: ID.into(), subnets: vec![subnet] };
+        v1::HostSpec { vpcs: vec![vpc], instances: vec![instance], ..v1::HostSpec::default() }
+    }
+
+    fn refusal(change: impl FnOnce(&mut v1::HostSpec)) -> String {
+        let mut spec = spec();
+        change(&mut spec);
+        WantedNetwork::from_spec(&spec, PortKind::Veth).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_spec_becomes_ports_and_remotes() {
+        let wanted = WantedNetwork::from_spec(&spec(), PortKind::Veth).unwrap();
+        assert_eq!(wanted.check(), Ok(()));
+        let subnet = &wanted.vpcs[0].subnets[0];
+        assert_eq!((subnet.ports.len(), subnet.remotes.len(), subnet.vni), (1, 1, 7));
+        assert_eq!(subnet.ports[0].mac.to_string(), "02:00:00:00:00:01");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named_by_its_path() {
+        let found = refusal(|spec| spec.vpcs[0].subnets[0].remotes[0].mac = "x".into());
+        assert!(found.starts_with("vpcs[0].subnets[0].remotes[0].mac "), "{found}");
+        let found = refusal(|spec| spec.instances[0].ipv4 = "10.20.0".into());
+        assert!(found.starts_with("instances[0].ipv4 "), "{found}");
+        let found = refusal(|spec| spec.vpcs[0].subnets.clear());
+        assert!(found.contains("names subnet 01arz3ndektsv4rrffq69g5fav"), "{found}");
+        let found = refusal(|spec| spec.vpcs.clear());
+        assert!(found.contains("names vpc 01arz3ndektsv4rrffq69g5fav"), "{found}");
+    }
+}

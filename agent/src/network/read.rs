@@ -132,14 +132,14 @@ fn mac(entry: &NeighbourMessage) -> Option<Mac> {
 }
 
 fn destination(entry: &NeighbourMessage) -> Option<Ipv4Addr> {
-    entry.attributes.iter().find_map(|attribute| match attribute {
-        NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => Some(*address),
-        // In family bridge the length alone tells which family the far host's address has.
-        NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => {
-            <[u8; 4]>::try_from(bytes.as_slice()).ok().map(Ipv4Addr::from)
+    entry.attributes.iter().find_map(|attribute| {
+        let NeighbourAttribute::Destination(destination) = attribute else { return None };
+        if let NeighbourAddress::Inet(address) = destination {
+            return Some(*address);
         }
-        #[allow(clippy::wildcard_enum_match_arm, reason = "the kernel's attributes are an open set")]
-        _ => None,
+        // In family bridge the length alone tells which family the far host's address has.
+        let NeighbourAddress::Other(bytes) = destination else { return None };
+        <[u8; 4]>::try_from(bytes.as_slice()).ok().map(Ipv4Addr::from)
     })
 }
 

@@ -69,7 +69,7 @@ fn read(message: &LinkMessage, names: &BTreeMap<u32, &str>) -> LinkInventory {
 }
 
 fn bridge(data: &[InfoBridge]) -> LinkKind {
-    let multicast_snooping = data.iter().any(|item| *item == InfoBridge::MulticastSnooping(true));
+    let multicast_snooping = data.contains(&InfoBridge::MulticastSnooping(true));
     LinkKind::Bridge { multicast_snooping }
 }
 

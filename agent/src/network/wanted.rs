@@ -173,7 +173,7 @@ impl WantedSubnet {
         }
         for (mac, ipv4) in local.chain(remote) {
             if !mac.is_unicast() {
-                return refuse(mac.to_string(), "is not a MAC that a machine can have");
+                return refuse(mac.to_string(), "cannot be a machine's MAC");
             }
             if !self.cidr.contains(ipv4) {
                 return refuse(ipv4.to_string(), "is not in the subnet's network");
@@ -201,5 +201,57 @@ fn claim(names: &mut BTreeMap<String, String>, name: String, owner: String) -> R
             Ok(())
         }
         Some(first) => Err(WantedError::NameCollision { name, first: first.clone(), second: owner }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PortKind::Veth, *};
+
+    fn port(id: u128, mac: u8, ip: u8) -> WantedPort {
+        let instance = InstanceId::from_u128(id);
+        WantedPort {
+            instance,
+            mac: Mac([2, 0, 0, 0, 0, mac]),
+            ipv4: Ipv4Addr::new(10, 20, 0, ip),
+            kind: Veth,
+        }
+    }
+
+    fn check(change: impl FnOnce(&mut WantedSubnet)) -> Option<String> {
+        let gateway = Ipv4Addr::new(10, 20, 0, 1);
+        let mut subnet = WantedSubnet {
+            subnet: ResourceId::from_u128(2),
+            vni: 7,
+            cidr: Ipv4Prefix { address: Ipv4Addr::new(10, 20, 0, 0), length: 24 },
+            gateway,
+            ports: vec![port(1, 1, 11), port(2, 2, 12)],
+            remotes: vec![WantedRemote {
+                mac: Mac([2; 6]),
+                ipv4: Ipv4Addr::new(10, 20, 0, 13),
+                underlay_ipv4: gateway,
+            }],
+        };
+        change(&mut subnet);
+        let vpc = WantedVpc { vpc: ResourceId::from_u128(1), subnets: vec![subnet] };
+        WantedNetwork { vpcs: vec![vpc] }.check().err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn contradictions_are_found() {
+        let contains = |found: Option<String>, text: &str| {
+            assert!(found.as_ref().is_some_and(|found| found.contains(text)), "{found:?} should say {text}");
+        };
+        assert_eq!(check(|_| {}), None);
+        contains(check(|s| s.vni = 0), "VNI 0");
+        contains(check(|s| s.vni = 1 << 24), "VNI 16777216");
+        contains(check(|s| s.gateway = Ipv4Addr::new(10, 21, 0, 1)), "not in the subnet's network");
+        contains(check(|s| s.ports[0].ipv4 = Ipv4Addr::new(10, 21, 0, 1)), "not in the subnet's network");
+        contains(check(|s| s.ports[0].ipv4 = s.gateway), "used twice");
+        contains(check(|s| s.ports[0].mac = s.remotes[0].mac), "used twice");
+        contains(check(|s| s.ports[0].mac = s.gateway_mac()), "used twice");
+        contains(check(|s| s.remotes[0].mac = Mac([1; 6])), "cannot be a machine's MAC");
+        contains(check(|s| s.ports[0].instance = s.ports[1].instance), "listed twice");
+        contains(check(|s| s.ports[0].instance = InstanceId::from_u128(2 | 1 << 90)), "spp000000000002");
     }
 }

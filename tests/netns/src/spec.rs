@@ -100,3 +100,13 @@ impl Vpc {
 pub fn network(host: usize, vpcs: &[&Vpc]) -> WantedNetwork {
     WantedNetwork { vpcs: vpcs.iter().map(|vpc| vpc.on(host)).collect() }
 }
+
+/// The network of the agent that is killed: two machines here and one elsewhere, the same in every process.
+pub fn doomed() -> Vpc {
+    let mut vpc = Vpc::new(500, &[0, 0, 1]);
+    (vpc.vpc, vpc.subnet) = (ResourceId::from_u128(1), ResourceId::from_u128(2));
+    for (number, machine) in (1..).zip(&mut vpc.machines) {
+        machine.instance = InstanceId::from_u128(number);
+    }
+    vpc
+}
