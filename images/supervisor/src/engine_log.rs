@@ -15,7 +15,7 @@ use std::{
 
 const MAX_FILE: u64 = 8 << 20;
 const MAX_LINE: u64 = 16 << 10;
-const TAIL_LINES: usize = 12;
+const TAIL_LINES: usize = 6;
 const TAIL_LINE_CHARS: usize = 300;
 const LEFT_OUT: &str = "[a line with a secret was left out]";
 
@@ -155,7 +155,7 @@ mod tests {
         writeln!(write, "requirepass s3cret").unwrap();
         drop(write);
         let text = tail.text(Duration::from_secs(5));
-        assert!(text.starts_with("line 9\n") && text.ends_with(LEFT_OUT), "{text}");
+        assert!(text.starts_with("line 15\n") && text.ends_with(LEFT_OUT), "{text}");
         assert!(!std::fs::read_to_string(&path).unwrap().contains("s3cret"));
     }
 }

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use shardplane_proto::v1::GuestTask;
 use tokio::{
     task::JoinError,
-    time::{Instant, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{InForce, Supervisor};
@@ -19,6 +19,8 @@ use crate::{
 
 /// For one report or one change of a running engine; the connection has shorter ones of its own.
 const JOB_DEADLINE: Duration = Duration::from_secs(5);
+/// A starting engine is asked at this pace, so that a failover or a new cluster does not wait for the next tick.
+const STARTING_POLL: Duration = Duration::from_millis(50);
 
 /// The end of a job. The number is the engine start it belongs to: what a dead process said counts no more.
 pub enum Job {
@@ -40,8 +42,12 @@ impl Supervisor {
             && !self.asking
         {
             let (engine, start) = (engine.clone(), self.starts);
+            let pause = if self.phase == Phase::Starting { STARTING_POLL } else { Duration::ZERO };
             self.asking = true;
-            self.jobs.spawn(async move { Job::Asked(start, in_time(JOB_DEADLINE, engine.report()).await) });
+            self.jobs.spawn(async move {
+                sleep(pause).await;
+                Job::Asked(start, in_time(JOB_DEADLINE, engine.report()).await)
+            });
         }
     }
 
@@ -77,6 +83,9 @@ impl Supervisor {
             Ok(Job::Asked(start, answer)) => {
                 self.asking = false;
                 self.answered(start, answer);
+                if self.phase == Phase::Starting {
+                    self.ask();
+                }
             }
             Ok(Job::Performed(result)) => {
                 let outcome = self.tasks.finish(result.map_err(|error| with_causes(&error)));

@@ -144,9 +144,13 @@ impl Supervisor {
                 tracing::info!(seconds = (until - Instant::now()).as_secs_f32(), "start held: {why}");
                 self.phase = Phase::Holding { until, why };
             }
-            Ok(None) => self.phase = Phase::Starting,
+            Ok(None) => {
+                self.phase = Phase::Starting;
+                self.ask();
+            }
             Err(error) => self.pause(
                 &format!("{} does not start: {}", self.image.engine, with_causes(&error)),
+                "",
                 Duration::ZERO,
             ),
         }
@@ -173,9 +177,13 @@ impl Supervisor {
         Ok(None)
     }
 
-    fn pause(&mut self, what: &str, uptime: Duration) {
+    fn pause(&mut self, what: &str, tail: &str, uptime: Duration) {
         let pause = self.pauses.after(uptime);
-        let why = format!("{what}; next start in {:.1} s", pause.as_secs_f32());
+        let mut why = format!("{what}; next start in {:.1} s", pause.as_secs_f32());
+        if !tail.is_empty() {
+            why.push_str("; it wrote last:\n");
+            why.push_str(tail);
+        }
         tracing::warn!("{why}");
         self.phase = Phase::Pausing { until: Instant::now() + pause, why };
     }
@@ -193,23 +201,17 @@ impl Supervisor {
                 self.phase = Phase::Stopped;
             }
             Phase::Running => {
-                let what = format!(
-                    "{} ended with {exit} after {:.0} s; it wrote last:\n{tail}\n",
-                    self.image.engine,
-                    uptime.as_secs_f32()
-                );
-                self.pause(&what, uptime);
+                let what =
+                    format!("{} ended with {exit} after {:.0} s", self.image.engine, uptime.as_secs_f32());
+                self.pause(&what, &tail, uptime);
             }
             Phase::Waiting
             | Phase::Holding { .. }
             | Phase::Starting
             | Phase::Pausing { .. }
             | Phase::Stopped => {
-                let what = format!(
-                    "{} ended with {exit} before it answered; it wrote last:\n{tail}\n",
-                    self.image.engine
-                );
-                self.pause(&what, uptime);
+                let what = format!("{} ended with {exit} before it answered", self.image.engine);
+                self.pause(&what, &tail, uptime);
             }
         }
     }

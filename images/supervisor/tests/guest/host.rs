@@ -28,6 +28,16 @@ const PATIENCE: Duration = Duration::from_secs(40);
 /// Bytes that config parsers stumble over.
 pub const PASSWORD: &str = "p \"q\" \\x41 'r' # $é\t{}";
 
+/// A password of the greatest length, 512 bytes.
+pub fn password() -> String {
+    let mut password = PASSWORD.repeat(20);
+    password.truncate(511);
+    while password.len() < 512 {
+        password.push('x');
+    }
+    password
+}
+
 /// What the guest said, newest last.
 #[derive(Default)]
 pub struct Said {
@@ -130,7 +140,7 @@ impl Guest {
     pub async fn configure(&self, generation: u64, change: impl FnOnce(&mut ValkeyConfig)) {
         let directive = |name: &str, value: &str| ValkeyDirective { name: name.into(), value: value.into() };
         let mut engine = ValkeyConfig {
-            password: PASSWORD.into(),
+            password: password(),
             port: 6379,
             bus_port: 16379,
             announce_ip: self.address(),
@@ -286,7 +296,7 @@ pub fn ip(arguments: &str) {
 /// A client of one guest's engine.
 pub async fn client(guest: &Guest) -> redis::aio::MultiplexedConnection {
     use redis::IntoConnectionInfo as _;
-    let settings = redis::RedisConnectionInfo::default().set_password(PASSWORD);
+    let settings = redis::RedisConnectionInfo::default().set_password(password());
     let info = (guest.address(), 6379).into_connection_info().unwrap().set_redis_settings(settings);
     redis::Client::open(info).unwrap().get_multiplexed_async_connection().await.unwrap()
 }

@@ -2,6 +2,8 @@
 //!
 //! Needs root, unshare, ip and an image made by `images/build valkey`; without them each test prints why it is skipped.
 
+#![allow(clippy::unwrap_used)]
+
 use std::{path::PathBuf, process::Command};
 
 use shardplane_proto::v1::{
@@ -209,6 +211,14 @@ fn link_config_and_restart() {
         assert_eq!((report.config_generation, report.engine_starts), (7, starts));
         assert_eq!(config_of(&guest, "maxmemory").await["maxmemory"], "50331648");
 
+        // So is another password: what answers from here on was asked with it.
+        guest.configure(8, |config| config.password = "another".into()).await;
+        until("the other password", || {
+            let said = guest.said.lock().unwrap();
+            said.reports.last().filter(|r| r.config_generation == 8 && !r.engine_report.is_empty()).cloned()
+        })
+        .await;
+
         // A new connection gets hello, the report and the outcomes; the engine has not noticed.
         let outcomes = guest.said.lock().unwrap().outcomes.len();
         guest.restart_host().await;
@@ -220,9 +230,9 @@ fn link_config_and_restart() {
         guest.stop().await;
         let guest = Guest::boot(&image, dir.path(), 11).await;
         until("hello", || guest.said.lock().unwrap().hellos.first().cloned()).await;
-        guest.configure(7, |_| ()).await;
+        guest.configure(9, |_| ()).await;
         guest.state(EngineState::Holding).await;
-        guest.configure(8, |config| config.has_replicas = false).await;
+        guest.configure(10, |config| config.has_replicas = false).await;
         guest.engine("its slots", |r| r.slots.len() == 1 && r.cluster_state == "ok").await;
 
         // SIGTERM to PID 1 is an orderly stop as well.

@@ -35,6 +35,9 @@ const NODES_CONF: &str = "/data/valkey/nodes.conf";
 const LOG_DIR: &str = "/data/log";
 const LOG: &str = "/data/log/valkey.log";
 
+/// A primary answers SHUTDOWN only after it gave its replicas shutdown-timeout to catch up.
+const SHUTDOWN_ANSWER: Duration = Duration::from_secs(60);
+
 /// Valkey under one config.
 pub struct Valkey {
     config: ValkeyConfig,
@@ -150,9 +153,23 @@ impl Engine for Valkey {
 
     fn stop(&self) -> BoxFuture<'_, Result<(), EngineError>> {
         Box::pin(async move {
-            let mut connection = self.control.connect(Duration::from_secs(60)).await?;
-            // Answered only when it is refused; success closes the connection.
-            redis::cmd("SHUTDOWN").exec_async(&mut connection).await.map_err(control::engine_error)
+            let mut connection = self.control.connect(SHUTDOWN_ANSWER).await?;
+            let mut pause = Duration::from_millis(50);
+            loop {
+                // Answered only when it is refused; success closes the connection.
+                let answer: Result<(), _> = redis::cmd("SHUTDOWN").exec_async(&mut connection).await;
+                let refusal = answer.map_err(control::engine_error);
+                // A replica that was just synchronised refuses until its first append-only file is written. The caller's
+                // deadline bounds the retries.
+                match refusal {
+                    Err(error) if control::says(&error, "errors trying to shutdown") => {
+                        tracing::info!("engine cannot end yet: {error}");
+                        tokio::time::sleep(pause).await;
+                        pause = (pause * 2).min(Duration::from_secs(1));
+                    }
+                    done => return done,
+                }
+            }
         })
     }
 }
