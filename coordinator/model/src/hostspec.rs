@@ -80,11 +80,17 @@ fn instance_spec<E>(
     }))
 }
 
-/// Networks of the instances here, with where the others of each subnet are. Retiring ones are reached no more.
+/// Every subnet in use of the VPCs of the instances here, because subnets of one VPC are routed, with where the others of each
+/// subnet are. Retiring ones are reached no more.
 fn networks(state: &State, host: HostId, here: &[&Instance]) -> Vec<v1::VpcSpecOnHost> {
     let mut vpcs: BTreeMap<ResourceId, BTreeSet<ResourceId>> = BTreeMap::new();
     for instance in here {
-        vpcs.entry(instance.vpc).or_default().insert(instance.subnet);
+        vpcs.entry(instance.vpc).or_default();
+    }
+    for instance in state.instances.values().filter(|instance| instance.wanted()) {
+        if let Some(subnets) = vpcs.get_mut(&instance.vpc) {
+            subnets.insert(instance.subnet);
+        }
     }
     vpcs.into_iter()
         .map(|(vpc, subnets)| v1::VpcSpecOnHost {

@@ -210,7 +210,10 @@ fn violations(
             };
             wrong.extend(old.check_modify(&new));
         }
-        (None, Spec::Cluster(new)) => wrong.extend(new.check_create(&state.settings)),
+        (None, Spec::Cluster(new)) => {
+            wrong.extend(new.check_create(&state.settings));
+            wrong.extend(one_vpc(state, new));
+        }
         (Some(Spec::VpcSubnet { vpc: old_vpc, cidr: old_cidr }), Spec::VpcSubnet { vpc, cidr }) => {
             if old_vpc != vpc {
                 wrong.push(Violation::new(
@@ -252,6 +255,30 @@ fn violations(
 fn never_was(state: &State, id: ResourceId) -> bool {
     let failed = state.resources.get(&id).is_some_and(|r| matches!(r.change.outcome, Outcome::Failed { .. }));
     failed && state.clusters.get(&ClusterId::from(id)).is_none_or(|cluster| !cluster.formed)
+}
+
+/// The groups of a cluster speak with each other, so their subnets are of one VPC.
+fn one_vpc(state: &State, spec: &ClusterSpec) -> Option<Violation> {
+    let vpc_of = |subnet: &ResourceId| match state.resources.get(subnet).map(|resource| &resource.spec) {
+        Some(Spec::VpcSubnet { vpc, .. }) => Some(*vpc),
+        Some(
+            Spec::Folder
+            | Spec::HostingProvider
+            | Spec::Vpc { .. }
+            | Spec::Cluster(_)
+            | Spec::ParametersSet { .. },
+        )
+        | None => None,
+    };
+    let subnets: Vec<_> =
+        spec.references().into_iter().filter(|(_, kind, _)| *kind == Kind::VpcSubnet).collect();
+    let first = subnets.iter().find_map(|(_, _, subnet)| vpc_of(subnet))?;
+    let (path, _, subnet) =
+        subnets.into_iter().find(|(_, _, subnet)| vpc_of(subnet).is_some_and(|vpc| vpc != first))?;
+    Some(Violation::new(
+        path,
+        format!("{subnet} is of another VPC than the first shard's subnet; all are of one VPC"),
+    ))
 }
 
 fn overlap(state: &State, vpc: ResourceId, cidr: Cidr) -> Option<Violation> {

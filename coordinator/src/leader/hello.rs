@@ -1,0 +1,123 @@
+//! Parsing what a host says. In: session messages. Out: typed facts and reports, or what is wrong with them. Called by the session.
+
+use std::net::Ipv4Addr;
+
+use shardplane_model::{
+    engine::EngineKind,
+    observed::MemberReport,
+    state::{Footprint, HostCondition, HostFacts, Image},
+    time::Timestamp,
+};
+use shardplane_proto::{
+    ids::{Generation, HostId, InstanceId, NotAnId},
+    v1,
+};
+
+use super::ear::Said;
+
+/// A message of a host that makes no sense.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BadMessage {
+    /// An id that is none.
+    #[error("{field}")]
+    Id {
+        /// Where.
+        field: &'static str,
+        /// Why.
+        source: NotAnId,
+    },
+    /// A field that does not parse.
+    #[error("{field}: {given:?} {rule}")]
+    Field {
+        /// Where.
+        field: &'static str,
+        /// What was given.
+        given: String,
+        /// What is allowed.
+        rule: &'static str,
+    },
+}
+
+/// Names and labels of hosts: short, printable, one word.
+fn word(field: &'static str, given: &str, may_be_empty: bool) -> Result<String, BadMessage> {
+    let fits = given.len() <= 63 && given.bytes().all(|b| b.is_ascii_graphic()) && (may_be_empty || !given.is_empty());
+    if fits {
+        return Ok(given.to_owned());
+    }
+    let rule = "must be a word of 1 to 63 ASCII characters";
+    Err(BadMessage::Field { field, given: given.chars().take(64).collect(), rule })
+}
+
+/// Who a host is, what it says about itself and what it had accepted.
+pub(super) fn hello(hello: v1::HostHello) -> Result<(HostId, HostFacts, Generation), BadMessage> {
+    let id = hello.host_id.parse().map_err(|source| BadMessage::Id { field: "host_id", source })?;
+    let underlay: Ipv4Addr = hello.underlay_ipv4.parse().map_err(|_| BadMessage::Field {
+        field: "underlay_ipv4",
+        given: hello.underlay_ipv4.clone(),
+        rule: "must be an IPv4 address",
+    })?;
+    let capacity = hello.capacity.unwrap_or_default();
+    let mut images: Vec<Image> = hello
+        .images
+        .into_iter()
+        .map(|image| Image { engine: image.engine, version: image.version, digest: image.digest, size: image.size_bytes })
+        .collect();
+    images.sort();
+    let condition = |c: v1::HostCondition| HostCondition { name: c.r#type, status: c.status, message: c.message };
+    let facts = HostFacts {
+        name: word("name", &hello.name, false)?,
+        rack: word("rack", &hello.rack, true)?,
+        zone: word("zone", &hello.zone, true)?,
+        underlay,
+        capacity: Footprint {
+            vcpu_percent: capacity.vcpu_percent,
+            memory_mib: capacity.memory_mib,
+            disk_gib: capacity.disk_gib,
+            iops: capacity.iops,
+        },
+        images,
+        vmm: word("vmm", &hello.vmm, false)?,
+        agent_version: word("agent_version", &hello.agent_version, false)?,
+        boot_id: hello.boot_id,
+        conditions: hello.conditions.into_iter().map(condition).collect(),
+    };
+    Ok((id, facts, Generation(hello.accepted_generation)))
+}
+
+/// One report. `engine_of` tells which engine an instance runs; a report of an engine is kept only when it is one.
+pub(super) fn report(
+    host: HostId,
+    report: v1::HostReport,
+    engine_of: impl Fn(InstanceId) -> Option<EngineKind>,
+) -> Result<Said, BadMessage> {
+    let id = |text: &str| text.parse::<InstanceId>().map_err(|source| BadMessage::Id { field: "instance_id", source });
+    let mut members = Vec::new();
+    for instance in report.instances {
+        let machine = instance.machine();
+        let id = id(&instance.instance_id)?;
+        let guest = instance.guest.unwrap_or_default();
+        let engine_state = guest.state();
+        let engine = engine_of(id).and_then(|engine| engine.read_report(&guest.engine_report));
+        let answers = machine == v1::MachineState::Running && engine_state == v1::EngineState::Running;
+        members.push((
+            id,
+            MemberReport {
+                host,
+                at: Timestamp::default(),
+                machine,
+                message: instance.message,
+                engine_state,
+                engine_message: guest.message,
+                engine: engine.filter(|_| answers),
+                config_generation: guest.config_generation,
+            },
+        ));
+    }
+    Ok(Said {
+        full: report.full,
+        accepted: Generation(report.accepted_generation),
+        members,
+        gone: report.gone.iter().map(|text| id(text)).collect::<Result<_, _>>()?,
+        problems: report.problems,
+    })
+}

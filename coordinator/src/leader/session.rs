@@ -1,0 +1,245 @@
+//! One host's session. In: the agent's stream. Out: what it says, to the ear; the host's desired state whenever it has risen. A
+//! member that does not lead refuses and names the leader.
+
+use std::{collections::BTreeMap, pin::Pin, time::Duration};
+
+use futures::Stream;
+use shardplane_model::{
+    command::{Command, Notice},
+    hostspec::host_spec,
+    state::{Scope, Sealed},
+};
+use shardplane_proto::{
+    ids::{Generation, HostId, InstanceId, ResourceId, TaskId},
+    v1::{self, from_host, host_session_server::HostSession, to_host},
+};
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Instant, timeout},
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming, metadata::MetadataValue};
+
+use super::{
+    ear::{Ear, SessionNumber},
+    hello::{self, BadMessage},
+};
+use crate::{
+    api::auth,
+    clock::Clock,
+    raft::{Raft, Role},
+    secrets::{Sealer, UnsealError},
+};
+
+/// Bytes of one message of a host: a full report of a large host.
+pub(super) const LARGEST_MESSAGE: usize = 16 << 20;
+/// A host that says nothing for that long has no session any more; it sends something every second.
+const SILENCE: Duration = Duration::from_secs(5);
+/// The first message must come at once.
+const HELLO: Duration = Duration::from_secs(5);
+/// A desired state that was not accepted is sent again after that long.
+const RESEND: Duration = Duration::from_secs(5);
+/// Messages under way to one host.
+const QUEUE: usize = 4;
+/// Metadata entry that names the leader.
+const LEADER_ENTRY: &str = "shardplane-leader";
+
+/// Newest desired generation by host, set by the executor.
+pub(super) type Wanted = watch::Receiver<BTreeMap<HostId, Generation>>;
+
+/// The service that agents call.
+#[derive(Clone)]
+pub struct SessionService {
+    raft: Raft,
+    sealer: Sealer,
+    clock: Clock,
+    ear: Ear,
+    wanted: Wanted,
+}
+
+fn bad(error: &BadMessage) -> Status {
+    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
+    Status::invalid_argument(format!("the host's message makes no sense: {error}{cause}"))
+}
+
+impl SessionService {
+    pub(super) fn new(raft: Raft, sealer: Sealer, clock: Clock, ear: Ear, wanted: Wanted) -> Self {
+        Self { raft, sealer, clock, ear, wanted }
+    }
+
+    /// The term this member leads in.
+    fn term(&self) -> Result<u64, Status> {
+        match self.raft.role().borrow().clone() {
+            Role::Leader { term } => Ok(term),
+            Role::Follower { leader } => {
+                let mut status = Status::failed_precondition("this member does not lead");
+                if let Some(address) = leader.and_then(|leader| MetadataValue::try_from(leader.address).ok()) {
+                    status.metadata_mut().insert(LEADER_ENTRY, address);
+                }
+                Err(status)
+            }
+            Role::Stopped => Err(Status::unavailable("this member is stopping")),
+        }
+    }
+
+    fn authenticate(&self, request: &Request<Streaming<v1::FromHost>>) -> Result<(), Status> {
+        let token = auth::bearer(request.metadata().as_ref());
+        let caller = auth::caller(&self.raft.local(), token).map_err(|problem| Status::unauthenticated(problem.message))?;
+        caller.needs(&[Scope::Host]).map_err(|problem| Status::permission_denied(problem.message))
+    }
+}
+
+#[tonic::async_trait]
+impl HostSession for SessionService {
+    type OpenStream = Pin<Box<dyn Stream<Item = Result<v1::ToHost, Status>> + Send>>;
+
+    async fn open(&self, request: Request<Streaming<v1::FromHost>>) -> Result<Response<Self::OpenStream>, Status> {
+        let term = self.term()?;
+        self.authenticate(&request)?;
+        let (to_host, messages) = mpsc::channel(QUEUE);
+        let session = Session { service: self.clone(), term, stream: request.into_inner(), to_host };
+        tokio::spawn(session.run());
+        Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
+    }
+}
+
+struct Session {
+    service: SessionService,
+    term: u64,
+    stream: Streaming<v1::FromHost>,
+    to_host: mpsc::Sender<Result<v1::ToHost, Status>>,
+}
+
+/// What was sent last, so that nothing is sent twice without need.
+#[derive(Default)]
+struct Sent {
+    generation: Generation,
+    at: Option<Instant>,
+}
+
+impl Session {
+    async fn run(mut self) {
+        if let Err(status) = self.serve().await {
+            // The host may be gone already; then nobody needs the reason.
+            let _ = self.to_host.try_send(Err(status));
+        }
+    }
+
+    async fn next(&mut self, within: Duration) -> Result<from_host::Body, Status> {
+        let silent = |_| Status::deadline_exceeded(format!("the host said nothing for {} s", within.as_secs()));
+        let message = timeout(within, self.stream.message()).await.map_err(silent)??;
+        let ended = || Status::cancelled("the host ended the session");
+        message.ok_or_else(ended)?.body.ok_or_else(|| Status::invalid_argument("the host sent an empty message"))
+    }
+
+    async fn serve(&mut self) -> Result<(), Status> {
+        let from_host::Body::Hello(said) = self.next(HELLO).await? else {
+            return Err(Status::invalid_argument("a session begins with hello"));
+        };
+        let (host, facts, accepted) = hello::hello(said).map_err(|error| bad(&error))?;
+        let name = facts.name.clone();
+        let notice = Command::Notice(Notice::Host { host, facts });
+        let answers = self.service.raft.propose(vec![notice]).await;
+        answers.map_err(|error| Status::unavailable(format!("the host could not be recorded: {error}")))?;
+        let number = self.service.ear.open(host, accepted);
+        tracing::info!(%host, name, "host session opened");
+        let ended = self.listen(host, number).await;
+        self.service.ear.close(host, number);
+        if let Err(status) = &ended {
+            tracing::info!(%host, name, reason = status.message(), "host session ended");
+        }
+        ended
+    }
+
+    async fn listen(&mut self, host: HostId, number: SessionNumber) -> Result<(), Status> {
+        let lost_after_ms = self.service.raft.local().settings.lost_after.0;
+        self.send(to_host::Body::Welcome(v1::Welcome { term: self.term, lost_after_ms })).await?;
+        let mut sent = Sent::default();
+        self.deliver(host, &mut sent).await?;
+        let mut wanted = self.service.wanted.clone();
+        let mut role = self.service.raft.role();
+        let silence = tokio::time::sleep(SILENCE);
+        tokio::pin!(silence);
+        loop {
+            tokio::select! {
+                message = self.stream.message() => {
+                    silence.as_mut().reset(Instant::now() + SILENCE);
+                    let body = message?.ok_or_else(|| Status::cancelled("the host ended the session"))?.body;
+                    self.hear(host, number, body)?;
+                }
+                () = &mut silence => {
+                    return Err(Status::deadline_exceeded(format!("the host said nothing for {} s", SILENCE.as_secs())));
+                }
+                changed = wanted.changed() => {
+                    changed.map_err(|_| Status::unavailable("this member is stopping"))?;
+                    let newest = wanted.borrow_and_update().get(&host).copied();
+                    let due = sent.at.is_none_or(|at| at.elapsed() > RESEND);
+                    if newest.is_some_and(|newest| newest > sent.generation || due) {
+                        self.deliver(host, &mut sent).await?;
+                    }
+                }
+                changed = role.changed() => {
+                    changed.map_err(|_| Status::unavailable("this member is stopping"))?;
+                    if self.service.term()? != self.term {
+                        return Err(Status::failed_precondition("this member leads anew; open a new session"));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn send(&self, body: to_host::Body) -> Result<(), Status> {
+        let message = v1::ToHost { body: Some(body) };
+        let sent = timeout(SILENCE, self.to_host.send(Ok(message))).await;
+        match sent {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(Status::cancelled("the host ended the session")),
+            Err(_) => Err(Status::deadline_exceeded("the host takes no messages")),
+        }
+    }
+
+    /// Sends the host its newest desired state.
+    async fn deliver(&self, host: HostId, sent: &mut Sent) -> Result<(), Status> {
+        let state = self.service.raft.local();
+        let sealer = &self.service.sealer;
+        let unseal = |id: ResourceId, sealed: &Sealed| -> Result<String, UnsealError> { sealer.unseal(id, &sealed.0) };
+        let spec = host_spec(&state, host, self.term, &unseal)
+            .map_err(|error| Status::internal(format!("a password of this host's instances does not open: {error}")))?;
+        let Some(spec) = spec else { return Ok(()) };
+        *sent = Sent { generation: Generation(spec.generation), at: Some(Instant::now()) };
+        self.send(to_host::Body::Spec(spec)).await
+    }
+
+    fn hear(&self, host: HostId, number: SessionNumber, body: Option<from_host::Body>) -> Result<(), Status> {
+        match body {
+            None => Err(Status::invalid_argument("the host sent an empty message")),
+            Some(from_host::Body::Hello(_)) => Err(Status::invalid_argument("the host said hello twice")),
+            Some(from_host::Body::Report(report)) => {
+                let state = self.service.raft.local();
+                let engine_of = |id: InstanceId| {
+                    let cluster = state.instances.get(&id)?.cluster;
+                    state.clusters.get(&cluster).map(|cluster| cluster.engine)
+                };
+                let said = hello::report(host, report, engine_of).map_err(|error| bad(&error))?;
+                if self.service.ear.report(host, number, said) {
+                    return Ok(());
+                }
+                Err(Status::aborted("a newer session of this host took over; are two agents running with one host id?"))
+            }
+            Some(from_host::Body::Outcome(outcome)) => {
+                let id: TaskId = outcome
+                    .task_id
+                    .parse()
+                    .map_err(|source| bad(&BadMessage::Id { field: "task_id", source }))?;
+                self.service.ear.outcome(id, (!outcome.ok).then_some(outcome.error));
+                Ok(())
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for SessionService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SessionService(at {})", self.clock.now())
+    }
+}
