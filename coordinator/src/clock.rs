@@ -1,0 +1,45 @@
+//! The leader's clock. In: the wall clock, once, and the monotonic clock. Out: stamps for log entries and a moment to make
+//! ids from. Called by the proposer and by whoever asks the planner.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use shardplane_model::command::Timestamp;
+
+/// The wall clock at start plus what has passed since: somebody who sets the wall clock does not move it.
+#[derive(Debug, Clone)]
+pub struct Clock {
+    start: Arc<(Duration, Instant)>,
+}
+
+impl Clock {
+    /// A clock that shows the wall clock's time now. A wall clock before 1970 counts as 1970.
+    pub fn start() -> Self {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { start: Arc::new((wall, Instant::now())) }
+    }
+
+    /// Milliseconds since the Unix epoch.
+    pub fn now(&self) -> Timestamp {
+        let (wall, started) = *self.start;
+        let since = wall + started.elapsed();
+        Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_never_goes_back_and_is_about_now() {
+        let clock = Clock::start();
+        let first = clock.now();
+        let second = clock.clone().now();
+        assert!(second >= first);
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+        assert!(wall.abs_diff(u128::from(second.0)) < 5_000);
+    }
+}

@@ -1,0 +1,386 @@
+//! Changing who is a member, on the leader. In: joins, removals and, every second, learners that may be ready for a vote. Out:
+//! changes of the membership, each safe at every point where a process may die. What is right is decided in `membership`.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::future::join_all;
+use openraft::{
+    BasicNode, ChangeMembers,
+    error::{ChangeMembershipError, ClientWriteError, RaftError},
+};
+use serde::{Deserialize, Serialize};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep, timeout, timeout_at},
+};
+
+use super::{
+    Member, MemberStatus,
+    client::{CallError, Peers},
+    membership::{self, Kept, Learner, Members, Promotion, Removal},
+    role::leader_of,
+    types::{Core, Metrics},
+    wire::{LeaveRequest, MembersAnswer, Method, ProbeAnswer},
+};
+
+/// Deadline of one change of the membership.
+const CHANGE: Duration = Duration::from_secs(10);
+const PROBE: Duration = Duration::from_secs(2);
+/// How often learners are looked at.
+const TEND: Duration = Duration::from_secs(1);
+/// Longest wait after a promotion that failed.
+const TEND_MOST: Duration = Duration::from_secs(30);
+/// A learner this close to the end of the log is up to date.
+const NEARLY: u64 = 100;
+/// Attempts to hand leadership over.
+const HAND_OVERS: u32 = 3;
+
+/// Why the members are as they were (or, where the text says so, may change yet).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum MemberError {
+    /// Another member leads, or none.
+    #[error("this member does not lead{}", .leader.as_ref().map_or_else(|| "; no leader is known".to_owned(), |at| format!("; the leader is {}", at.address)))]
+    NotLeader {
+        /// Ask this one.
+        leader: Option<Member>,
+    },
+    /// Nobody answers at the address of the new member.
+    #[error("cannot add member {id}: {reason}; start it with the same key file and check its `advertise` address")]
+    Unreachable {
+        /// The new member.
+        id: u64,
+        /// What happened.
+        reason: String,
+    },
+    /// Somebody else answers there.
+    #[error("cannot add member {id}: at {address} answers member {found}; check the `advertise` addresses")]
+    OtherMember {
+        /// The new member.
+        id: u64,
+        /// The address it gave.
+        address: String,
+        /// Who answers.
+        found: u64,
+    },
+    /// The id is in use at another address.
+    #[error("member {id} is known at {known}; an id keeps its address: let the member leave and join anew")]
+    AddressChanged {
+        /// The member.
+        id: u64,
+        /// The address that the cluster knows.
+        known: String,
+    },
+    /// The new member did not get all data in time; it was taken out again.
+    #[error("member {id} did not get all data within {seconds} s and was taken out again; check its disk and network and join again")]
+    NotCaughtUp {
+        /// The new member.
+        id: u64,
+        /// The deadline.
+        seconds: u64,
+    },
+    /// No such member.
+    #[error("there is no member {id}")]
+    Unknown {
+        /// The id.
+        id: u64,
+    },
+    /// It is the only one that votes.
+    #[error("member {id} is the only voter: without it there is no cluster")]
+    OnlyVoter {
+        /// The id.
+        id: u64,
+    },
+    /// An even number of voters would be left.
+    #[error("without member {id} there would be {left} voters, and an even number tolerates no more losses than one fewer; let a new member join first (it takes the place), or say that another one leaves next (allow an even number)")]
+    Even {
+        /// The id.
+        id: u64,
+        /// Voters that would be left.
+        left: usize,
+    },
+    /// Another change is under way.
+    #[error("another change of the members is under way; try again when it is done")]
+    Busy,
+    /// No quorum confirmed the change in time.
+    #[error("too few members confirmed the change in time: it may yet take effect; look at the members and try again")]
+    Timeout,
+    /// Leadership could not be handed over.
+    #[error("member {id} leads and no other voter took over; nothing was changed. Check that the other voters answer")]
+    NotHandedOver {
+        /// The leader.
+        id: u64,
+    },
+    /// The member stopped.
+    #[error("this member has stopped")]
+    Stopped,
+}
+
+/// The membership as one member sees and, when it leads, changes it.
+#[derive(Clone)]
+pub(crate) struct Keeper {
+    pub(crate) me: u64,
+    pub(crate) core: Core,
+    pub(crate) peers: Arc<Peers>,
+    /// Where this member is reached.
+    pub(crate) address: String,
+    /// No voter grants a vote within this time after a heartbeat.
+    pub(crate) lease: Duration,
+    /// Held during a change.
+    pub(crate) changing: Arc<Mutex<()>>,
+    /// Set while leadership is handed over: nothing is written or read.
+    pub(crate) paused: Arc<AtomicBool>,
+}
+
+impl Keeper {
+    fn metrics(&self) -> Metrics {
+        self.core.metrics().borrow().clone()
+    }
+
+    fn leading(&self) -> Result<Metrics, MemberError> {
+        let metrics = self.metrics();
+        if metrics.running_state.is_err() {
+            return Err(MemberError::Stopped);
+        }
+        if metrics.current_leader != Some(self.me) {
+            return Err(MemberError::NotLeader { leader: leader_of(&metrics) });
+        }
+        Ok(metrics)
+    }
+
+    /// All members by id.
+    pub(crate) fn status(&self) -> Vec<MemberStatus> {
+        let metrics = self.metrics();
+        let membership = metrics.membership_config.membership();
+        let voters: Vec<u64> = membership.voter_ids().collect();
+        let matched = |id: &u64| match &metrics.replication {
+            Some(replication) => replication.get(id).copied().flatten().map(|at| at.index),
+            None => None,
+        };
+        let status = |(id, node): (&u64, &BasicNode)| MemberStatus {
+            id: *id,
+            address: node.addr.clone(),
+            voter: voters.contains(id),
+            leader: metrics.current_leader == Some(*id),
+            matched: matched(id),
+        };
+        membership.nodes().map(status).collect()
+    }
+
+    /// Adds a learner and waits until it has all data; it gets its vote when that makes the number of voters odd.
+    pub(crate) async fn add(&self, id: u64, address: &str, deadline: Duration) -> MembersAnswer {
+        let until = Instant::now() + deadline;
+        let metrics = self.leading()?;
+        let known = metrics.membership_config.membership().get_node(&id).map(|node| node.addr.clone());
+        match &known {
+            Some(known) if known != address => return Err(MemberError::AddressChanged { id, known: known.clone() }),
+            Some(_) | None => {}
+        }
+        let probe = self.probe(address, 0).await;
+        let found = probe.map_err(|error| MemberError::Unreachable { id, reason: error.to_string() })?.id;
+        if found != id {
+            return Err(MemberError::OtherMember { id, address: address.to_owned(), found });
+        }
+        if known.is_none() {
+            let learner = [(id, BasicNode::new(address))].into();
+            self.change(ChangeMembers::AddNodes(learner)).await?;
+        }
+        match timeout_at(until, self.caught_up(id)).await {
+            Ok(done) => done?,
+            Err(_) => {
+                if known.is_none() {
+                    self.change(ChangeMembers::RemoveNodes([id].into())).await?;
+                }
+                return Err(MemberError::NotCaughtUp { id, seconds: deadline.as_secs() });
+            }
+        }
+        Ok(self.status())
+    }
+
+    /// Until the member has every entry that the leader had at the beginning.
+    async fn caught_up(&self, id: u64) -> Result<(), MemberError> {
+        let mut metrics = self.core.metrics();
+        let target = metrics.borrow().last_log_index.unwrap_or_default();
+        loop {
+            {
+                let now = metrics.borrow_and_update();
+                if now.running_state.is_err() {
+                    return Err(MemberError::Stopped);
+                }
+                let Some(replication) = &now.replication else {
+                    return Err(MemberError::NotLeader { leader: leader_of(&now) });
+                };
+                if now.membership_config.membership().get_node(&id).is_none() {
+                    return Err(MemberError::Unknown { id });
+                }
+                if replication.get(&id).copied().flatten().is_some_and(|at| at.index >= target) {
+                    return Ok(());
+                }
+            }
+            metrics.changed().await.map_err(|_| MemberError::Stopped)?;
+        }
+    }
+
+    /// Takes a member out; the leader hands leadership over first.
+    pub(crate) async fn remove(&self, id: u64, allow_even: bool) -> MembersAnswer {
+        let metrics = self.leading()?;
+        let address = metrics.membership_config.membership().get_node(&id).map(|node| node.addr.clone());
+        let removal = membership::removal(&self.view(&metrics).await, id, allow_even).map_err(|kept| match kept {
+            Kept::Unknown => MemberError::Unknown { id },
+            Kept::OnlyVoter => MemberError::OnlyVoter { id },
+            Kept::Even(left) => MemberError::Even { id, left },
+        })?;
+        if id == self.me {
+            let leader = self.hand_over().await?;
+            let request = LeaveRequest { id, allow_even };
+            let answer = self.peers.call(&leader.address, leader.id, Method::Leave, &request, CHANGE * 2).await;
+            return answer.unwrap_or(Err(MemberError::NotLeader { leader: Some(leader) }));
+        }
+        self.change(match removal {
+            Removal::Learner => ChangeMembers::RemoveNodes([id].into()),
+            Removal::Voters(left) => ChangeMembers::ReplaceAllVoters(left),
+        })
+        .await?;
+        if let Some(address) = address {
+            let dismissed = self.peers.call::<_, ()>(&address, id, Method::Dismiss, &(), PROBE).await;
+            if let Err(error) = dismissed {
+                tracing::info!(member = id, %error, "the removed member could not be told; it waits for a leader in vain");
+            }
+        }
+        Ok(self.status())
+    }
+
+    /// Voters that are left out of a change lose their membership altogether: their ids never come back.
+    async fn change(&self, change: ChangeMembers<u64, BasicNode>) -> Result<(), MemberError> {
+        let changing = self.changing.try_lock().map_err(|_| MemberError::Busy)?;
+        let changed = timeout(CHANGE, self.core.change_membership(change, false)).await;
+        drop(changing);
+        match changed {
+            Err(_) => Err(MemberError::Timeout),
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(RaftError::Fatal(_))) => Err(MemberError::Stopped),
+            Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_)))) => {
+                Err(MemberError::NotLeader { leader: leader_of(&self.metrics()) })
+            }
+            Ok(Err(RaftError::APIError(ClientWriteError::ChangeMembershipError(error)))) => Err(match error {
+                ChangeMembershipError::InProgress(_) => MemberError::Busy,
+                ChangeMembershipError::EmptyMembership(_) => MemberError::OnlyVoter { id: self.me },
+                ChangeMembershipError::LearnerNotFound(missing) => MemberError::Unknown { id: missing.node_id },
+            }),
+        }
+    }
+
+    async fn probe(&self, address: &str, id: u64) -> Result<ProbeAnswer, CallError> {
+        self.peers.call(address, id, Method::Probe, &(), PROBE).await
+    }
+
+    /// The members, with learners asked whether they are ready.
+    async fn view(&self, metrics: &Metrics) -> Members {
+        let membership = metrics.membership_config.membership();
+        let last = metrics.last_log_index.unwrap_or_default();
+        let voters: Vec<u64> = membership.voter_ids().collect();
+        let (voting, learning): (Vec<_>, Vec<_>) = membership
+            .nodes()
+            .map(|(id, node)| (*id, node.addr.clone()))
+            .partition(|(id, _)| voters.contains(id));
+        let learners = learning.into_iter().map(|(id, address)| async move {
+            let matched = metrics.replication.as_ref().and_then(|all| all.get(&id).copied().flatten());
+            let near = matched.is_some_and(|at| at.index + NEARLY >= last);
+            let ready = near && self.probe(&address, id).await.is_ok_and(|answer| answer.id == id && answer.serving);
+            (id, Learner { address, ready })
+        });
+        Members { voters: voting.into_iter().collect(), learners: join_all(learners).await.into_iter().collect() }
+    }
+
+    /// Makes another voter the leader. Voters refuse to vote while they hear a leader, so this one falls silent for the
+    /// length of that lease, then asks the voter with most of the log to campaign. About two seconds without writes.
+    async fn hand_over(&self) -> Result<Member, MemberError> {
+        let _changing = self.changing.try_lock().map_err(|_| MemberError::Busy)?;
+        self.paused.store(true, Ordering::Release);
+        self.core.runtime_config().heartbeat(false);
+        let handed = self.hand_over_silently().await;
+        self.core.runtime_config().heartbeat(true);
+        self.paused.store(false, Ordering::Release);
+        handed
+    }
+
+    async fn hand_over_silently(&self) -> Result<Member, MemberError> {
+        for _ in 0..HAND_OVERS {
+            sleep(self.lease).await;
+            if let Some(target) = self.successor() {
+                tracing::info!(from = self.me, to = target.id, "handing leadership over");
+                let asked = self.peers.call::<_, ()>(&target.address, target.id, Method::Elect, &(), PROBE).await;
+                if let Err(error) = asked {
+                    tracing::warn!(member = target.id, %error, "the successor cannot be asked to campaign");
+                }
+            }
+            if let Ok(Some(leader)) = timeout(self.lease, self.other_leader()).await {
+                return Ok(leader);
+            }
+        }
+        Err(MemberError::NotHandedOver { id: self.me })
+    }
+
+    /// The other voter that has most of the log.
+    fn successor(&self) -> Option<Member> {
+        let metrics = self.metrics();
+        let replication = metrics.replication.as_ref()?;
+        let membership = metrics.membership_config.membership();
+        let best = membership.voter_ids().filter(|id| *id != self.me).max_by_key(|id| replication.get(id).copied())?;
+        Some(Member { id: best, address: membership.get_node(&best)?.addr.clone() })
+    }
+
+    /// Waits for another leader; nothing when the core ends.
+    async fn other_leader(&self) -> Option<Member> {
+        let mut metrics = self.core.metrics();
+        loop {
+            if let Some(leader) = leader_of(&metrics.borrow_and_update()) {
+                return Some(leader);
+            }
+            metrics.changed().await.ok()?;
+        }
+    }
+
+    /// Gives votes to learners that are ready, and finishes changes that another leader left half done. Runs until the
+    /// core ends.
+    pub(crate) async fn tend(self) {
+        let mut wait = TEND;
+        loop {
+            sleep(wait).await;
+            wait = TEND;
+            let metrics = match self.leading() {
+                Ok(metrics) => metrics,
+                Err(MemberError::Stopped) => return,
+                Err(_) => continue,
+            };
+            if let Some(change) = self.due(&metrics).await {
+                tracing::info!(?change, "changing the voters");
+                if let Err(error) = self.change(change).await {
+                    tracing::warn!(%error, "the voters could not be changed");
+                    wait = (wait * 2).min(TEND_MOST);
+                }
+            }
+        }
+    }
+
+    async fn due(&self, metrics: &Metrics) -> Option<ChangeMembers<u64, BasicNode>> {
+        let membership = metrics.membership_config.membership();
+        if let [_, next] = membership.get_joint_config().as_slice() {
+            return self.changing.try_lock().is_ok().then(|| ChangeMembers::ReplaceAllVoters(next.clone()));
+        }
+        membership.learner_ids().next()?;
+        let members = self.view(metrics).await;
+        Some(match membership::promotion(&members)? {
+            Promotion::Add(learners) => ChangeMembers::AddVoterIds(learners),
+            Promotion::Replace { voter, learner } => {
+                let stay = members.voters.keys().copied().filter(|id| *id != voter);
+                ChangeMembers::ReplaceAllVoters(stay.chain([learner]).collect())
+            }
+        })
+    }
+}
