@@ -1,14 +1,18 @@
 //! `shardplane-coordinator`: one member of the coordinator. In: a command and a configuration. Out: a cluster of one (`init`),
 //! a new member (`join`), a running member (`run`), one fewer (`leave`).
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
 use shardplane_coordinator::{
+    api::Api,
     clock::Clock,
     config::Config,
+    leader::Leader,
+    member::LogStore,
     raft::{MemberStatus, Raft, Role},
+    secrets::{ClusterKey, Sealer},
     serve,
     setup::{self, bind},
 };
@@ -16,6 +20,7 @@ use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
 };
+use tonic::service::Routes;
 use tracing_subscriber::EnvFilter;
 
 /// One member of the Shardplane coordinator.
@@ -137,11 +142,15 @@ fn print_members(members: &[MemberStatus]) {
 
 async fn serve_member(config: &Config) -> Result<()> {
     let listener = bind(config.listen).await?;
-    let raft = setup::open_member(config, Clock::start()).await?;
+    let clock = Clock::start();
+    let sealer = Sealer::new(&ClusterKey::load(&config.key_file)?);
+    let raft = setup::open_member(config, clock.clone()).await?;
     tracing::info!(member = raft.id(), listen = %config.listen, "serving");
 
     let (stop, mut stopping) = watch::channel(false);
-    let routes = serve::raft_routes(&raft);
+    let (leader, planning) = Leader::start(raft.clone(), sealer.clone(), clock.clone(), config.settings());
+    let own = Routes::new(raft.service()).add_service(leader.service()).prepare().into_axum_router();
+    let routes = Api::new(Arc::new(LogStore::new(raft.clone())), Arc::new(leader), sealer, clock).router(own);
     let mut serving = tokio::spawn(serve::serve(listener, routes, async move {
         // A sender that is gone means the same.
         let _ = stopping.wait_for(|stop| *stop).await;
@@ -160,6 +169,7 @@ async fn serve_member(config: &Config) -> Result<()> {
     stop.send_replace(true);
     raft.stop().await;
     serving.await?.context("serving ended badly")?;
+    planning.abort();
     leave_or_fail(config, &raft, reason)
 }
 

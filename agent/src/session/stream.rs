@@ -94,7 +94,7 @@ async fn connect(session: &Session, address: &str) -> Result<Open, End> {
     let first = first.map_err(|_| refused("it sent no welcome in time".into()))?;
     match first.map_err(|status| not_opened(&status))?.and_then(|message| message.body) {
         Some(to_host::Body::Welcome(welcome)) => welcomed(session, &welcome),
-        Some(to_host::Body::Spec(_)) | None => {
+        Some(to_host::Body::Spec(_) | to_host::Body::Heartbeat(_)) | None => {
             return Err(refused("its first message was not a welcome".into()));
         }
     }
@@ -186,6 +186,7 @@ fn take(session: &Session, message: v1::ToHost) {
     match message.body {
         Some(to_host::Body::Welcome(welcome)) => welcomed(session, &welcome),
         Some(to_host::Body::Spec(spec)) => drop(session.specs.send_replace(Some(Arc::new(spec)))),
+        Some(to_host::Body::Heartbeat(v1::Heartbeat {})) => {}
         // A newer coordinator says something this agent does not know: heard all the same.
         None => {}
     }

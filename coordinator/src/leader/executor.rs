@@ -25,11 +25,21 @@ const AT_LEAST: Duration = Duration::from_secs(1);
 /// After a proposal that did not get through.
 const PAUSE: Duration = Duration::from_millis(500);
 
+/// What sessions read: which hosts are behind, and that this member still leads.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ForHosts {
+    /// Newest desired generation of the hosts that have not accepted it.
+    pub(super) behind: BTreeMap<HostId, Generation>,
+    /// Rises, about once a second, each time a quorum confirmed that this member leads. Hosts rest their right to start machines
+    /// on it, so a leader that was cut off does not keep it alive.
+    pub(super) confirmed: u64,
+}
+
 pub(super) struct Executor {
     pub(super) raft: Raft,
     pub(super) clock: Clock,
     pub(super) ear: Ear,
-    pub(super) wanted: watch::Sender<BTreeMap<HostId, Generation>>,
+    pub(super) wanted: watch::Sender<ForHosts>,
     pub(super) settings: Settings,
 }
 
@@ -61,11 +71,12 @@ impl Executor {
     async fn lead(&self, role: &mut watch::Receiver<Role>) {
         let mut applied = self.raft.applied();
         let mut heard = self.ear.changed();
+        let mut confirmed_at = None;
         loop {
             applied.mark_unchanged();
             heard.mark_unchanged();
             let again_at = tokio::select! {
-                again_at = self.turn() => again_at,
+                again_at = self.turn(&mut confirmed_at) => again_at,
                 _ = role.changed() => return,
             };
             let latest = Instant::now() + again_at.min(AT_LEAST);
@@ -80,7 +91,20 @@ impl Executor {
     }
 
     /// One look at the world. Answers how long the result can be expected to hold.
-    async fn turn(&self) -> Duration {
+    async fn turn(&self, confirmed_at: &mut Option<Instant>) -> Duration {
+        // Acting on an old state is harmless, the log refuses it; hosts must not hear from a leader that was cut off.
+        if confirmed_at.is_none_or(|at| at.elapsed() >= AT_LEAST) {
+            match self.raft.read().await {
+                Ok(_) => {
+                    *confirmed_at = Some(Instant::now());
+                    self.wanted.send_modify(|wanted| wanted.confirmed += 1);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "this member cannot confirm that it leads; it does nothing");
+                    return PAUSE;
+                }
+            }
+        }
         let state = self.raft.local();
         if state.settings != self.settings {
             return self.propose(vec![Command::Configure(self.settings.clone())]).await;
@@ -108,11 +132,12 @@ impl Executor {
     }
 
     fn deliver(&self, state: &State, plan: &Plan) {
-        if plan.deliver.is_empty() {
-            return;
-        }
-        let wanted = plan.deliver.iter().filter_map(|id| Some((*id, state.hosts.get(id)?.generation))).collect();
-        self.wanted.send_replace(wanted);
+        let behind: BTreeMap<_, _> = plan.deliver.iter().filter_map(|id| Some((*id, state.hosts.get(id)?.generation))).collect();
+        self.wanted.send_if_modified(|wanted| {
+            let changed = !behind.is_empty() || !wanted.behind.is_empty();
+            wanted.behind = behind;
+            changed
+        });
     }
 
     async fn propose(&self, commands: Vec<Command>) -> Duration {

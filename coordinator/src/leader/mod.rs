@@ -10,7 +10,7 @@ mod facts;
 mod hello;
 mod session;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use shardplane_model::{observed::Observed, state::Settings};
 use shardplane_proto::v1::host_session_server::HostSessionServer;
@@ -30,7 +30,7 @@ pub struct Leader {
 impl Leader {
     /// Starts listening and planning. The task ends when the member stops.
     pub fn start(raft: Raft, sealer: Sealer, clock: Clock, settings: Settings) -> (Self, JoinHandle<()>) {
-        let wanted = watch::channel(BTreeMap::new()).0;
+        let wanted = watch::channel(executor::ForHosts::default()).0;
         let ear = ear::Ear::start(clock.clone());
         let sessions = SessionService::new(raft.clone(), sealer, clock.clone(), ear.clone(), wanted.subscribe());
         let executor = executor::Executor { raft, clock, ear: ear.clone(), wanted, settings };

@@ -1,7 +1,7 @@
 //! One host's session. In: the agent's stream. Out: what it says, to the ear; the host's desired state whenever it has risen. A
 //! member that does not lead refuses and names the leader.
 
-use std::{collections::BTreeMap, pin::Pin, time::Duration};
+use std::{pin::Pin, time::Duration};
 
 use futures::Stream;
 use shardplane_model::{
@@ -22,6 +22,7 @@ use tonic::{Request, Response, Status, Streaming, metadata::MetadataValue};
 
 use super::{
     ear::{Ear, SessionNumber},
+    executor::ForHosts,
     hello::{self, BadMessage},
 };
 use crate::{
@@ -44,8 +45,8 @@ const QUEUE: usize = 4;
 /// Metadata entry that names the leader.
 const LEADER_ENTRY: &str = "shardplane-leader";
 
-/// Newest desired generation by host, set by the executor.
-pub(super) type Wanted = watch::Receiver<BTreeMap<HostId, Generation>>;
+/// What the executor wants hosts to have.
+pub(super) type Wanted = watch::Receiver<ForHosts>;
 
 /// The service that agents call.
 #[derive(Clone)]
@@ -115,6 +116,7 @@ struct Session {
 struct Sent {
     generation: Generation,
     at: Option<Instant>,
+    confirmed: u64,
 }
 
 impl Session {
@@ -172,10 +174,17 @@ impl Session {
                 }
                 changed = wanted.changed() => {
                     changed.map_err(|_| Status::unavailable("this member is stopping"))?;
-                    let newest = wanted.borrow_and_update().get(&host).copied();
+                    let (behind, confirmed) = {
+                        let wanted = wanted.borrow_and_update();
+                        (wanted.behind.get(&host).copied(), wanted.confirmed)
+                    };
                     let due = sent.at.is_none_or(|at| at.elapsed() > RESEND);
-                    if newest.is_some_and(|newest| newest > sent.generation || due) {
+                    if behind.is_some_and(|newest| newest > sent.generation || due) {
                         self.deliver(host, &mut sent).await?;
+                    }
+                    if confirmed > sent.confirmed {
+                        sent.confirmed = confirmed;
+                        self.send(to_host::Body::Heartbeat(v1::Heartbeat {})).await?;
                     }
                 }
                 changed = role.changed() => {
@@ -206,7 +215,8 @@ impl Session {
         let spec = host_spec(&state, host, self.term, &unseal)
             .map_err(|error| Status::internal(format!("a password of this host's instances does not open: {error}")))?;
         let Some(spec) = spec else { return Ok(()) };
-        *sent = Sent { generation: Generation(spec.generation), at: Some(Instant::now()) };
+        sent.generation = Generation(spec.generation);
+        sent.at = Some(Instant::now());
         self.send(to_host::Body::Spec(spec)).await
     }
 

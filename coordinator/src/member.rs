@@ -1,0 +1,97 @@
+//! Putting a running member together. In: its log, its leader's part, its configuration. Out: what the API needs of them, as the
+//! API's own small traits. Called by `run`.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use shardplane_model::{
+    command::{Applied, Command},
+    observed::Observed,
+    refusal::Refusal,
+    state::State,
+};
+use tokio::sync::watch;
+
+use crate::{
+    api::store::{Reports, Standing, Store, Unavailable},
+    leader::Leader,
+    raft::{Raft, Role},
+};
+
+/// The log as the API sees it.
+pub struct LogStore {
+    raft: Raft,
+    standing: watch::Receiver<Standing>,
+    applied: watch::Receiver<u64>,
+}
+
+fn standing_of(role: &Role) -> Standing {
+    match role {
+        Role::Leader { term } => Standing::Leads { term: *term },
+        Role::Follower { leader } => Standing::Follows { leader: leader.as_ref().map(|leader| leader.address.clone()) },
+        Role::Stopped => Standing::Stopped,
+    }
+}
+
+/// A receiver of what `from` holds, translated; it ends with `from`.
+fn translated<A, B>(mut from: watch::Receiver<A>, translate: fn(&A) -> B) -> watch::Receiver<B>
+where
+    A: Send + Sync + 'static,
+    B: Send + Sync + 'static,
+{
+    let (to, receiver) = watch::channel(translate(&from.borrow_and_update()));
+    tokio::spawn(async move {
+        while from.changed().await.is_ok() {
+            let next = translate(&from.borrow_and_update());
+            if to.send(next).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+impl LogStore {
+    /// The API's view of this log.
+    pub fn new(raft: Raft) -> Self {
+        let standing = translated(raft.role(), standing_of);
+        let applied = translated(raft.applied(), |revision| revision.0);
+        Self { raft, standing, applied }
+    }
+}
+
+impl Store for LogStore {
+    fn propose(&self, commands: Vec<Command>) -> BoxFuture<'_, Result<Vec<Result<Applied, Refusal>>, Unavailable>> {
+        Box::pin(async move { self.raft.propose(commands).await.map_err(|error| Unavailable(error.to_string())) })
+    }
+
+    fn read(&self) -> BoxFuture<'_, Result<State, Unavailable>> {
+        Box::pin(async move { self.raft.read().await.map_err(|error| Unavailable(error.to_string())) })
+    }
+
+    fn local(&self) -> State {
+        self.raft.local()
+    }
+
+    fn standing(&self) -> watch::Receiver<Standing> {
+        self.standing.clone()
+    }
+
+    fn applied(&self) -> watch::Receiver<u64> {
+        self.applied.clone()
+    }
+
+    fn members(&self) -> Vec<String> {
+        self.raft.members().into_iter().map(|member| member.address).collect()
+    }
+}
+
+impl Reports for Leader {
+    fn observed(&self) -> Arc<Observed> {
+        Leader::observed(self)
+    }
+
+    fn changed(&self) -> watch::Receiver<u64> {
+        self.observed_changed()
+    }
+}
