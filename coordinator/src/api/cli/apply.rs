@@ -1,0 +1,121 @@
+//! `kc apply -f`: creates and updates what a manifest describes, document by document. In: the text of the file. Out: a line a document,
+//! and with `-w` changes to wait for.
+
+use shardplane_model::{resource::Resource, state::Scope};
+use shardplane_proto::ids::ResourceId;
+
+use super::{
+    super::{
+        errors::Problem,
+        json::{self, Node},
+        verbs::{Accepted, Session},
+    },
+    answer::{Answer, Failure},
+    args::Args,
+    lookup,
+    manifest::{self, Document},
+    wait::{self, Change},
+};
+
+/// Runs the verb. Without the file's text the client is told to read it.
+///
+/// # Errors
+/// Nothing was applied when this fails; a later document that is refused is in the answer, after what was applied.
+pub async fn run(
+    mut session: Session,
+    args: &Args,
+    text: Option<&str>,
+    waits_itself: bool,
+) -> Result<Answer, Failure> {
+    session.caller.needs(&[Scope::Write])?;
+    let Some(path) = &args.filename else {
+        return Err(Failure::Text("which file? kc apply -f <file>, or -f - for standard input".to_owned()));
+    };
+    let Some(text) = text else {
+        return Ok(Answer { read_file: Some(path.clone()), ..Answer::default() });
+    };
+    let documents = manifest::read(text)?;
+    let folder = lookup::folder(&session.state, args.folder.as_deref())?;
+    let mut answer = Answer::default();
+    let mut changes = Vec::new();
+    for document in documents {
+        let title = document.title();
+        let applied = one(&session, document, folder).await;
+        match applied {
+            Ok((change, fresh)) => {
+                answer.stdout.push_str(&match (args.quiet, fresh) {
+                    (true, _) => format!("{}\n", change.resource),
+                    (false, true) => format!("{title} applied\n"),
+                    (false, false) => format!("{title} applied (nothing changed)\n"),
+                });
+                changes.push(change);
+            }
+            // Nobody leads any more: the client repeats the whole, and what is applied already is not changed by that.
+            Err(Failure::Problem(problem)) if problem.status().is_server_error() => return Err(problem.into()),
+            Err(failure) => {
+                answer.stderr.push_str(&format!("error: {title} was not applied: {}\n", failure.text()));
+                answer.rc = 1;
+                return Ok(answer);
+            }
+        }
+        session.refresh().await?;
+    }
+    if args.wait {
+        let hold = if waits_itself { wait::Hold::Briefly } else { wait::Hold::Long };
+        return Ok(wait::first(&session, answer, changes, hold, args).await);
+    }
+    Ok(answer)
+}
+
+/// Applies one document; also says whether it changed anything.
+///
+/// # Errors
+/// As the verb PUT, and names that name nothing or several.
+pub async fn one(session: &Session, mut document: Document, folder: Option<ResourceId>) -> Result<(Change, bool), Failure> {
+    manifest::resolve(&session.state, &mut document, folder)?;
+    if document.id().is_none() {
+        let id = match existing(session, &document)?.as_slice() {
+            [] => ResourceId::from(session.api.fresh_id()),
+            [only] => only.id,
+            several => {
+                return Err(Failure::Text(format!(
+                    "there are multiple {} resources with that name: add metadata.id to say which{}",
+                    document.kind,
+                    lookup::choices(&session.state, several)
+                )));
+            }
+        };
+        if let Some(metadata) = document.node.child("metadata") {
+            metadata.set("id", Node::from(id.to_string()));
+        }
+    }
+    keep_secret(session, &mut document);
+    let id: Option<ResourceId> = document.id().and_then(|id| id.parse().ok());
+    let before = id.and_then(|id| session.state.resources.get(&id)).map(|resource| resource.change.request);
+    let checked = json::check(document.kind, &document.node);
+    let Accepted { request, resource } = session.put(&checked.resource, &checked.violations).await?;
+    let change = Change { kind: document.kind, request, resource, name: document.name };
+    Ok((change, before != Some(request)))
+}
+
+/// Resources that a document without an id may mean.
+fn existing<'a>(session: &'a Session, document: &Document) -> Result<Vec<&'a Resource>, Failure> {
+    let folder = match document.node.at(&["metadata", "folderId"]).and_then(Node::text).filter(|id| !id.is_empty()) {
+        Some(id) => Some(id.parse().map_err(|cause| Problem::bad_data(format!("metadata.folderId: {cause}")))?),
+        None => None,
+    };
+    let mut found = lookup::named(&session.state, document.kind, &document.name);
+    found.retain(|resource| resource.metadata.folder == folder);
+    Ok(found)
+}
+
+/// What `kc get -o yaml` shows has no password: applying it again keeps the one there is.
+fn keep_secret(session: &Session, document: &mut Document) {
+    let id = document.id().and_then(|id| id.parse().ok());
+    let stored = id.and_then(|id| session.state.resource(document.kind, id)).and_then(|stored| session.secret(stored));
+    if let (Some(secret), Some(spec)) = (stored, document.node.child("spec")) {
+        if matches!(spec.get("rootPassword"), None | Some(Node::Null)) {
+            spec.set("rootPassword", Node::from(secret));
+        }
+    }
+}

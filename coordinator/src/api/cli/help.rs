@@ -1,0 +1,35 @@
+//! The text of `kc help`.
+
+/// What `kc` can do.
+pub const TEXT: &str = "\
+kc: the command line of Shardplane
+
+Read
+  kc get <type>[,<type>] [name…]      list, or show by name or id (also: ls, list; kc <type> ls)
+  kc get all | network-all            every type, or every type of a product
+  kc describe <type> <name>           everything about one: status, instances, operations, events
+  kc api-resources                    the types and their short names
+  kc get host|instance|operation|event|catalogue [name]     for operators
+  kc explain placement <cluster>      why each instance is where it is
+
+Change
+  kc apply -f <file|->                create or update what a manifest describes
+  kc edit <type> <name>               change it in your editor ($KC_EDITOR, $EDITOR)
+  kc delete <type> <name>…            delete it (also: rm, remove); or everything in a manifest: -f <file|->
+
+Client
+  kc login | logout                   check the token; forget it
+  kc config view | get-contexts | use-context <name> | set-server <url> | set-token <token>
+  kc version | help
+
+Flags
+  -n, --folder <name|id>              in this folder
+  -A, --all-folders                   in every folder (which is also what happens without -n)
+  -o, --output table|wide|json|yaml   how to show it; yaml is what apply reads
+  -q, --quiet                         ids only
+  -f, --filename <file|->             the manifest; - is standard input
+  -w, --wait                          wait until the change is carried out
+
+In a manifest, folderId, vpcId, vpcSubnetId, parametersSetId and hostingProviderId take names too. Without metadata.id, apply
+looks for a resource of that kind and name in the folder: none is created, one is updated, several ask for the id.
+";

@@ -1,0 +1,58 @@
+//! Tables as kubectl prints them: columns with blanks in between, no lines. In: a header and rows. Out: text. Used by the reading verbs.
+
+use comfy_table::{ContentArrangement, Table, presets};
+use shardplane_model::time::Timestamp;
+
+/// A table of these rows.
+pub fn render<H: AsRef<str>>(header: &[H], rows: Vec<Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(header.iter().map(|cell| cell.as_ref()));
+    for row in rows {
+        // A line break in a cell would tear the row apart.
+        table.add_row(row.into_iter().map(|cell| match cell.replace(['\n', '\r', '\t'], " ") {
+            empty if empty.is_empty() => "-".to_owned(),
+            cell => cell,
+        }));
+    }
+    let columns = header.len();
+    for (at, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, if at + 1 == columns { 0 } else { 3 }));
+    }
+    let mut text: String = table.lines().map(|line| format!("{}\n", line.trim_end())).collect();
+    if text.is_empty() {
+        text.push('\n');
+    }
+    text
+}
+
+/// How long ago something was, in the largest unit that says enough: `42s`, `7m`, `5h`, `3d`.
+pub fn age(now: Timestamp, then: Timestamp) -> String {
+    let seconds = now.since(then).0 / 1000;
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7_200 => format!("{}m", seconds / 60),
+        7_200..172_800 => format!("{}h", seconds / 3_600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_apart_by_three_blanks_and_nothing_trails() {
+        let text = render(&["NAME", "AGE"], vec![vec!["a-long-name".to_owned(), "1s".to_owned()], vec![String::new(), "2m".to_owned()]]);
+        assert_eq!(text, "NAME          AGE\na-long-name   1s\n-             2m\n");
+    }
+
+    #[test]
+    fn ages_are_short() {
+        let now = Timestamp(1_000_000_000);
+        for (before, text) in [(0, "0s"), (119, "119s"), (120, "2m"), (7_200, "2h"), (172_800, "2d")] {
+            assert_eq!(age(now, Timestamp(now.0 - before * 1000)), text);
+        }
+        assert_eq!(age(now, Timestamp(now.0 + 5)), "0s");
+    }
+}

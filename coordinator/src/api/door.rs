@@ -1,0 +1,91 @@
+//! The door: which routes exist, what holds for all of them, and how requests that no route takes are answered. In: the handlers of
+//! the other files. Out: one router. Called by [`super::Api::router`].
+
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, Request},
+    middleware::{self, Next},
+    response::Response,
+};
+use futures::FutureExt as _;
+use http::header;
+
+use super::{
+    Api, BODY_LIMIT,
+    errors::{Problem, Trouble},
+    family::Family,
+    forward, grpc, rest,
+};
+
+/// Puts all routes together.
+pub fn assemble(api: &Api, beside: Router) -> Router {
+    let local = rest::local(api).merge(beside);
+    let led = rest::led(api)
+        .merge(grpc::routes(api))
+        .fallback(nowhere)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(BODY_LIMIT));
+    let forwarder = forward::Forwarder::new(api.store.standing());
+    // Reflection and health answer on every member, too; they come with the gRPC routes of this one.
+    let led = led.layer(middleware::from_fn_with_state(forwarder, forward::pass_on));
+    local.fallback_service(led).layer(middleware::from_fn(no_panic))
+}
+
+/// The family of a request.
+pub fn family_of(request: &Request) -> Family {
+    Family::of(request.method(), request.uri().path(), is_grpc(request))
+}
+
+/// Whether a request is gRPC.
+pub fn is_grpc(request: &Request) -> bool {
+    request
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+}
+
+async fn nowhere(request: Request) -> Response {
+    let text = format!(
+        "there is nothing at {} {}: resources are at /api/v1/<type>, GET /openapi.json lists everything",
+        request.method(),
+        request.uri().path()
+    );
+    family_of(&request).refuse(&Problem::not_found(text))
+}
+
+async fn wrong_method(request: Request) -> Response {
+    let text = format!("{} is not possible at {}: GET /openapi.json lists what is", request.method(), request.uri().path());
+    family_of(&request).refuse(&Problem::bad_data(text))
+}
+
+/// Answers a bug of ours in the route's own envelope instead of a closed connection.
+async fn no_panic(request: Request, next: Next) -> Response {
+    let family = family_of(&request);
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    match std::panic::AssertUnwindSafe(next.run(request)).catch_unwind().await {
+        Ok(response) => response,
+        Err(_) => {
+            tracing::error!(%method, path, "a handler panicked");
+            let text = "the coordinator hit a bug of its own; nothing is known about the outcome, look before you try again";
+            family.refuse(&Problem::new(Trouble::Internal, text))
+        }
+    }
+}
+
+/// Reads a body of at most [`BODY_LIMIT`] bytes that may be JSON.
+///
+/// # Errors
+/// `BadData` when it is larger, announced as something else, or breaks off.
+pub async fn body(request: Request) -> Result<bytes::Bytes, Problem> {
+    if let Some(given) = request.headers().get(header::CONTENT_TYPE) {
+        let essence = given.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        if !matches!(essence.as_str(), "application/json" | "application/json-patch+json" | "") {
+            return Err(Problem::bad_data(format!(
+                "the Content-Type is {essence:?}: send application/json or application/json-patch+json"
+            )));
+        }
+    }
+    axum::body::to_bytes(request.into_body(), BODY_LIMIT).await.map_err(|cause| {
+        Problem::bad_data(format!("the body could not be read; it may have at most {BODY_LIMIT} bytes: {cause}"))
+    })
+}

@@ -1,0 +1,150 @@
+//! Any member answers: one that does not lead passes the whole request to the leader. In: requests of either HTTP version, gRPC
+//! streams included. Out: the leader's answer as it is, or a retryable refusal in the route's own envelope. Called by the door.
+
+use std::{error::Error as _, time::Duration};
+
+use axum::{
+    body::Body,
+    extract::{Request, State},
+    middleware::Next,
+    response::Response,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, header};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use tokio::{sync::watch, time::timeout};
+
+use super::{
+    door,
+    errors::{Problem, Trouble},
+    family::Family,
+    store::Standing,
+};
+
+/// Marks a request that a member has passed on already: two members that take each other for the leader must not play ball.
+const PASSED_ON: HeaderName = HeaderName::from_static("x-shardplane-forwarded");
+
+/// Longest wait for a connection to the leader.
+const CONNECT: Duration = Duration::from_secs(2);
+
+/// Longest wait for the head of an answer. Streams may go on for as long as they like after it.
+const HEAD: Duration = Duration::from_secs(60);
+
+/// Headers that concern one connection only.
+const HOP_BY_HOP: [HeaderName; 7] = [
+    header::CONNECTION,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+];
+
+/// Knows the leader and how to reach it.
+#[derive(Clone)]
+pub struct Forwarder {
+    standing: watch::Receiver<Standing>,
+    http1: Client<HttpConnector, Body>,
+    http2: Client<HttpConnector, Body>,
+}
+
+impl Forwarder {
+    /// A forwarder that follows this.
+    pub fn new(standing: watch::Receiver<Standing>) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(CONNECT));
+        connector.set_nodelay(true);
+        let mut builder = Client::builder(TokioExecutor::new());
+        builder.pool_timer(TokioTimer::new()).timer(TokioTimer::new()).pool_idle_timeout(Duration::from_secs(30));
+        let http1 = builder.build(connector.clone());
+        builder
+            .http2_only(true)
+            .http2_keep_alive_interval(Duration::from_secs(5))
+            .http2_keep_alive_timeout(Duration::from_secs(5));
+        Self { standing, http1, http2: builder.build(connector) }
+    }
+
+    async fn send(&self, leader: &str, request: Request) -> Result<Response, Problem> {
+        let safe = safe_to_repeat(&request);
+        let grpc = door::is_grpc(&request);
+        let client = if request.version() == Version::HTTP_2 { &self.http2 } else { &self.http1 };
+        let request = readdressed(leader, request)?;
+        let broken = |cause: String, sent: bool| {
+            let text = format!("the connection to the leader at {leader} failed: {cause}");
+            if safe || !sent {
+                return Problem::new(Trouble::Unavailable, format!("{text}; try again in a second"));
+            }
+            Problem::new(Trouble::Uncertain, format!("{text}; it may have been carried out, look before you try again"))
+        };
+        match timeout(HEAD, client.request(request)).await {
+            Ok(Ok(mut response)) => {
+                strip(response.headers_mut(), grpc);
+                Ok(response.map(Body::new))
+            }
+            Ok(Err(error)) => {
+                let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+                Err(broken(cause, !error.is_connect()))
+            }
+            Err(_) => Err(broken(format!("no answer within {} s", HEAD.as_secs()), true)),
+        }
+    }
+}
+
+/// Answers here when this member leads, else by the leader.
+pub async fn pass_on(State(forwarder): State<Forwarder>, request: Request, next: Next) -> Response {
+    let family = door::family_of(&request);
+    let standing = forwarder.standing.borrow().clone();
+    let sent = match standing {
+        Standing::Leads { .. } => return next.run(request).await,
+        Standing::Follows { leader: Some(_) } if request.headers().contains_key(&PASSED_ON) => {
+            Err(unavailable("the member that was asked has just lost the lead"))
+        }
+        Standing::Follows { leader: Some(leader) } => forwarder.send(&leader, request).await,
+        Standing::Follows { leader: None } => Err(unavailable("there is no leader at the moment")),
+        Standing::Stopped => Err(unavailable("this member is stopping")),
+    };
+    sent.unwrap_or_else(|problem| family.refuse(&problem))
+}
+
+fn unavailable(why: &str) -> Problem {
+    Problem::new(Trouble::Unavailable, format!("{why}; try again in a second"))
+}
+
+/// Whether doing it twice is as good as once. PUT is idempotent by its id, a second DELETE of the same is told the same.
+fn safe_to_repeat(request: &Request) -> bool {
+    match Family::of(request.method(), request.uri().path(), door::is_grpc(request)) {
+        Family::Grpc => !request.uri().path().ends_with("/CreateToken"),
+        Family::CommandLine => false,
+        Family::Change | Family::Read | Family::Poll | Family::List | Family::Operator => request.method() != Method::POST,
+    }
+}
+
+fn readdressed(leader: &str, request: Request) -> Result<Request, Problem> {
+    let grpc = door::is_grpc(&request);
+    let (mut parts, body) = request.into_parts();
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    parts.uri = Uri::builder()
+        .scheme("http")
+        .authority(leader)
+        .path_and_query(path)
+        .build()
+        .map_err(|cause| Problem::new(Trouble::Unavailable, format!("the leader's address {leader:?} is not usable: {cause}")))?;
+    strip(&mut parts.headers, grpc);
+    parts.headers.remove(header::HOST);
+    parts.headers.insert(PASSED_ON, HeaderValue::from_static("1"));
+    Ok(Request::from_parts(parts, body))
+}
+
+fn strip(headers: &mut HeaderMap, grpc: bool) {
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
+    }
+    headers.remove(header::TE);
+    if grpc {
+        // gRPC servers insist on being told that trailers are welcome.
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+}

@@ -1,0 +1,86 @@
+//! The Resources service. In: the messages of the public resources. Out: as the REST verbs of the same names.
+
+use shardplane_model::{
+    resource::Outcome,
+    state::Scope,
+};
+use shardplane_proto::v1;
+use tonic::{Request, Response, Status};
+
+use super::{
+    super::{Api, rest, verbs},
+    enter, watch,
+};
+
+/// The service over an API.
+pub struct Resources(pub Api);
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl v1::resources_server::Resources for Resources {
+    async fn put(&self, request: Request<v1::PutRequest>) -> Answer<v1::ChangeResponse> {
+        let session = enter(&self.0, request.metadata(), &[Scope::Write]).await?;
+        let resource = request.into_inner().resource.unwrap_or_default();
+        Ok(Response::new(changed(session.put(&resource, &[]).await?)))
+    }
+
+    async fn get(&self, request: Request<v1::GetRequest>) -> Answer<v1::Resource> {
+        let session = enter(&self.0, request.metadata(), &[Scope::Read]).await?;
+        let asked = request.into_inner();
+        let kind = rest::kind(&asked.r#type)?;
+        Ok(Response::new(session.get(kind, verbs::resource_id(kind, &asked.id)?)?))
+    }
+
+    async fn delete(&self, request: Request<v1::GetRequest>) -> Answer<v1::ChangeResponse> {
+        let session = enter(&self.0, request.metadata(), &[Scope::Write]).await?;
+        let asked = request.into_inner();
+        let kind = rest::kind(&asked.r#type)?;
+        let id = verbs::resource_id(kind, &asked.id)?;
+        Ok(Response::new(changed(session.delete(kind, id).await?)))
+    }
+
+    async fn list(&self, request: Request<v1::ListRequest>) -> Answer<v1::ListResponse> {
+        let session = enter(&self.0, request.metadata(), &[Scope::Read]).await?;
+        let asked = request.into_inner();
+        let page = rest::Page {
+            labels: asked.labels.into_iter().collect(),
+            // Protobuf's zero is "not given".
+            size: (asked.max_page_size > 0).then(|| usize::try_from(asked.max_page_size).unwrap_or(usize::MAX)),
+            enumerator: (!asked.enumerator_id.is_empty()).then_some(asked.enumerator_id),
+        };
+        let (found, next) = rest::page(&session.state, rest::kind(&asked.r#type)?, &page)?;
+        let resources = found.into_iter().map(|resource| session.without_secrets(resource)).collect();
+        Ok(Response::new(v1::ListResponse { resources, enumerator_id: next.unwrap_or_default() }))
+    }
+
+    async fn poll(&self, request: Request<v1::PollRequest>) -> Answer<v1::PollResponse> {
+        let session = enter(&self.0, request.metadata(), &[Scope::Read, Scope::Write]).await?;
+        let asked = request.into_inner();
+        let progress = session.poll(rest::kind(&asked.r#type)?, &asked.request_id)?;
+        let (succeeded, error_message, error_code) = match progress.outcome {
+            Outcome::InFlight => (false, String::new(), ""),
+            Outcome::Done => (true, String::new(), ""),
+            Outcome::Failed { message } => (false, message, "UnableToReconcile"),
+        };
+        Ok(Response::new(v1::PollResponse {
+            succeeded,
+            scheduled_resource_id: progress.resource.to_string(),
+            error_message,
+            error_code: error_code.to_owned(),
+        }))
+    }
+
+    type WatchStream = watch::Events;
+
+    async fn watch(&self, request: Request<v1::ListRequest>) -> Answer<watch::Events> {
+        let session = enter(&self.0, request.metadata(), &[Scope::Read]).await?;
+        let asked = request.into_inner();
+        let kind = rest::kind(&asked.r#type)?;
+        Ok(Response::new(watch::start(session, kind, asked.labels.into_iter().collect())))
+    }
+}
+
+fn changed(accepted: verbs::Accepted) -> v1::ChangeResponse {
+    v1::ChangeResponse { request_id: accepted.request.to_string(), resource_id: accepted.resource.to_string() }
+}

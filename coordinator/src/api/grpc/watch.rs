@@ -1,0 +1,108 @@
+//! Watching resources. In: a type, label patterns, and a caller who was let in. Out: every matching resource once, then each that looks
+//! different, status included, and those that went. Changes that come faster than the watcher reads are drawn together; the
+//! stream ends with UNAVAILABLE when this member no longer leads, and the watcher begins anew elsewhere.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use prost::Message as _;
+use sha2::{Digest as _, Sha256};
+use shardplane_model::{resource::Kind, state::Scope};
+use shardplane_proto::{ids::ResourceId, v1};
+use tokio::{sync::mpsc, time::sleep};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+use super::super::{
+    errors::{Problem, Trouble},
+    rest,
+    store::Standing,
+    verbs::Session,
+};
+
+/// The stream of a watcher.
+pub type Events = ReceiverStream<Result<v1::WatchEvent, Status>>;
+
+/// Events that may wait for a slow watcher; then the watch itself waits.
+const QUEUE: usize = 64;
+
+/// Changes within this time are one event.
+const TOGETHER: Duration = Duration::from_millis(100);
+
+/// What the watcher was last told about a resource: a digest of the message.
+type Told = BTreeMap<ResourceId, [u8; 32]>;
+
+/// Starts a watch; it ends when the watcher goes or this member stops leading.
+pub fn start(session: Session, kind: Kind, labels: Vec<(String, String)>) -> Events {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    tokio::spawn(async move {
+        let why = run(session, kind, &labels, &sender).await;
+        if let Some(problem) = why {
+            // Nobody is left to tell when this fails.
+            let _ = sender.send(Err(problem.grpc())).await;
+        }
+    });
+    ReceiverStream::new(receiver)
+}
+
+/// Runs until the watcher is gone (none) or the watch cannot go on (why).
+async fn run(
+    mut session: Session,
+    kind: Kind,
+    labels: &[(String, String)],
+    sender: &mpsc::Sender<Result<v1::WatchEvent, Status>>,
+) -> Option<Problem> {
+    let mut standing = session.api.store.standing();
+    let mut applied = session.api.store.applied();
+    let mut heard = session.api.reports.changed();
+    let mut told = Told::new();
+    loop {
+        // Marked before the state is read: what changes in between is seen in the next round, never lost.
+        applied.mark_unchanged();
+        heard.mark_unchanged();
+        if !matches!(*standing.borrow_and_update(), Standing::Leads { .. }) {
+            return Some(Problem::new(Trouble::Unavailable, "this member no longer leads: watch again"));
+        }
+        session.state = session.api.store.local();
+        session.observed = session.api.reports.observed();
+        let token = session.state.tokens.values().find(|token| token.id.to_string() == session.caller.user.id);
+        if token.is_none_or(|token| !token.scopes.contains(&Scope::Read)) {
+            return Some(Problem::new(Trouble::Unauthenticated, "the token of this watch was taken back"));
+        }
+        for event in changes(&session, kind, labels, &mut told) {
+            if sender.send(Ok(event)).await.is_err() {
+                return None;
+            }
+        }
+        let stopped = tokio::select! {
+            () = sender.closed() => return None,
+            changed = standing.changed() => changed.is_err(),
+            changed = applied.changed() => changed.is_err(),
+            changed = heard.changed() => changed.is_err(),
+        };
+        if stopped {
+            return Some(Problem::new(Trouble::Unavailable, "this member is stopping: watch again"));
+        }
+        sleep(TOGETHER).await;
+    }
+}
+
+/// What looks different from what the watcher was told.
+fn changes(session: &Session, kind: Kind, labels: &[(String, String)], told: &mut Told) -> Vec<v1::WatchEvent> {
+    let mut events = Vec::new();
+    let mut now = Told::new();
+    for (id, resource) in &session.state.resources {
+        if resource.kind() != kind || !rest::labels_match(&resource.metadata.labels, labels) {
+            continue;
+        }
+        let message = session.without_secrets(resource);
+        let digest = Sha256::digest(message.encode_to_vec()).into();
+        if told.get(id) != Some(&digest) {
+            events.push(v1::WatchEvent { resource: Some(message), deleted: false, id: id.to_string() });
+        }
+        now.insert(*id, digest);
+    }
+    let gone = told.keys().filter(|id| !now.contains_key(id));
+    events.extend(gone.map(|id| v1::WatchEvent { resource: None, deleted: true, id: id.to_string() }));
+    *told = now;
+    events
+}

@@ -1,0 +1,123 @@
+//! Paths. In: the types there are. Out: the routes of the door as OpenAPI path items.
+
+use shardplane_model::resource::Kind;
+
+use super::{
+    super::json::Node,
+    reference,
+    schemas::{list_of, read_of},
+};
+
+/// Statuses at which clients find an envelope.
+const REFUSALS: [(&str, &str); 6] = [
+    ("400", "A rule is broken; every violation is listed."),
+    ("401", "No token, or one that is not known."),
+    ("403", "The token lacks a scope."),
+    ("409", "A change of the resource is in flight."),
+    ("422", "Not found, protected, or a change that cannot be carried out."),
+    ("503", "No leader or no quorum; try again after Retry-After."),
+];
+
+/// Every path.
+pub fn all() -> Node {
+    let mut paths = Vec::new();
+    for kind in Kind::all() {
+        public(kind, &mut paths);
+    }
+    operator(&mut paths);
+    Node::Object(paths)
+}
+
+fn public(kind: Kind, paths: &mut Vec<(String, Node)>) {
+    let (name, path) = (kind.name(), format!("/api/v1/{}", kind.path()));
+    let id = || parameter("path", "id", "string", "ULID of the resource; either case.");
+    let put = operation(&format!("put{name}"), &format!("Create or update a {name}"), "ChangeResponse")
+        .body(&["application/json", "application/json-patch+json"], name);
+    paths.push((path.clone(), Node::object([("put", put.0)])));
+    let list = operation(&format!("list{name}"), &format!("List {name} resources"), &list_of(kind)).parameters(vec![
+        parameter("query", "labels[key]", "string", "Pattern for the label; * stands for any text. Also label.key."),
+        parameter("query", "maxPageSize", "integer", "1 to 100, default 10."),
+        parameter("query", "enumeratorId", "string", "Where the last page ended."),
+    ]);
+    paths.push((format!("{path}/get-by-labels"), Node::object([("get", list.0)])));
+    let poll = operation(&format!("poll{name}"), "How a change request stands", "PollResponse")
+        .parameters(vec![parameter("path", "request", "string", "What PUT or DELETE answered.")]);
+    paths.push((format!("{path}/request/{{request}}"), Node::object([("get", poll.0)])));
+    let read = operation(&format!("get{name}"), &format!("Read a {name}"), &read_of(kind)).parameters(vec![id()]);
+    let delete =
+        operation(&format!("delete{name}"), &format!("Delete a {name}"), "ChangeResponse").parameters(vec![id()]);
+    paths.push((format!("{path}/{{id}}"), Node::object([("get", read.0), ("delete", delete.0)])));
+    if matches!(kind, Kind::Cluster(_)) {
+        let explain = operation(&format!("explain{name}Placement"), "Why each instance is where it is", "Explanation")
+            .parameters(vec![id()]);
+        paths.push((format!("{path}/{{id}}/placement"), Node::object([("get", explain.0)])));
+    }
+}
+
+fn operator(paths: &mut Vec<(String, Node)>) {
+    let filter = || parameter("query", "filter", "string", "Id of a cluster or host, or part of a subject.");
+    for (path, id, summary, schema) in [
+        ("hosts", "listHosts", "The hosts", "HostList"),
+        ("instances", "listInstances", "The members of all groups", "InstanceList"),
+        ("operations", "listOperations", "What is being done and was done", "OperationList"),
+        ("events", "listEvents", "What happened", "EventList"),
+        ("catalogue", "getCatalogue", "What can be ordered", "Catalogue"),
+    ] {
+        let get = operation(id, summary, schema).parameters(vec![filter()]);
+        paths.push((format!("/api/v1/{path}"), Node::object([("get", get.0)])));
+    }
+    let one = operation("getOperation", "One operation with its steps", "OperationView")
+        .parameters(vec![parameter("path", "id", "string", "ULID of the operation.")]);
+    paths.push(("/api/v1/operations/{id}".to_owned(), Node::object([("get", one.0)])));
+    let token = operation("createToken", "Make a token; it is shown this once", "CreateTokenResponse")
+        .body(&["application/json"], "CreateTokenRequest");
+    paths.push(("/api/v1/tokens".to_owned(), Node::object([("post", token.0)])));
+    let cli = operation("commandLine", "What the kc client posts", "CommandLineResponse")
+        .body(&["application/json"], "CommandLineResponse");
+    paths.push(("/api/v1/cli".to_owned(), Node::object([("post", cli.0)])));
+}
+
+struct Operation(Node);
+
+fn operation(id: &str, summary: &str, answer: &str) -> Operation {
+    let ok = [("200", response("The answer.", answer))];
+    let refusals = REFUSALS.map(|(status, text)| {
+        let schema = if answer.ends_with("Response") && answer != "CreateTokenResponse" { answer } else { "Problem" };
+        (status, response(text, schema))
+    });
+    let responses = ok.into_iter().chain(refusals).map(|(status, response)| (status.to_owned(), response)).collect();
+    Operation(Node::object([
+        ("operationId", Node::from(id)),
+        ("summary", Node::from(summary)),
+        ("responses", Node::Object(responses)),
+    ]))
+}
+
+impl Operation {
+    fn parameters(mut self, parameters: Vec<Node>) -> Self {
+        self.0.set("parameters", Node::List(parameters));
+        self
+    }
+
+    fn body(mut self, types: &[&str], schema: &str) -> Self {
+        let content = types.iter().map(|kind| ((*kind).to_owned(), Node::object([("schema", reference(schema))])));
+        let body = Node::object([("required", Node::Bool(true)), ("content", Node::Object(content.collect()))]);
+        self.0.set("requestBody", body);
+        self
+    }
+}
+
+fn response(text: &str, schema: &str) -> Node {
+    let content = Node::object([("application/json", Node::object([("schema", reference(schema))]))]);
+    Node::object([("description", Node::from(text)), ("content", content)])
+}
+
+fn parameter(place: &str, name: &str, kind: &str, text: &str) -> Node {
+    Node::object([
+        ("name", Node::from(name)),
+        ("in", Node::from(place)),
+        ("required", Node::Bool(place == "path")),
+        ("description", Node::from(text)),
+        ("schema", Node::object([("type", Node::from(kind))])),
+    ])
+}

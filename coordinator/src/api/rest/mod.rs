@@ -1,0 +1,60 @@
+//! REST: one file a verb or family. In: HTTP requests of wire contract section 1 and the operator's. Out: their envelopes. Called by
+//! the door.
+
+mod change;
+mod list;
+mod operator;
+mod poll;
+mod read;
+mod tokens;
+
+use axum::{
+    Router,
+    routing::{get, post, put},
+};
+use shardplane_model::resource::Kind;
+
+use super::{Api, cli, errors::Problem, metrics, openapi};
+
+pub use list::{Page, labels_match, page};
+pub use operator::{catalogue_of, explain};
+
+/// Routes that every member answers itself.
+pub fn local(api: &Api) -> Router {
+    Router::new()
+        .route("/healthz", get(metrics::healthz))
+        .route("/metrics", get(metrics::metrics))
+        .route("/openapi.json", get(openapi::serve))
+        .with_state(api.clone())
+}
+
+/// Routes that the leader answers.
+pub fn led(api: &Api) -> Router {
+    Router::new()
+        .route("/api/v1/cli", post(cli::serve))
+        .route("/api/v1/hosts", get(operator::hosts))
+        .route("/api/v1/instances", get(operator::instances))
+        .route("/api/v1/operations", get(operator::operations))
+        .route("/api/v1/operations/{id}", get(operator::operation))
+        .route("/api/v1/events", get(operator::events))
+        .route("/api/v1/catalogue", get(operator::catalogue))
+        .route("/api/v1/tokens", post(tokens::create))
+        .route("/api/v1/{type}", put(change::put))
+        .route("/api/v1/{type}/get-by-labels", get(list::list))
+        .route("/api/v1/{type}/request/{request}", get(poll::poll))
+        .route("/api/v1/{type}/{id}", get(read::read).delete(change::delete))
+        .route("/api/v1/{type}/{id}/placement", get(operator::placement))
+        .with_state(api.clone())
+}
+
+/// The type that a path names.
+///
+/// # Errors
+/// `NotFound`, listing the types there are.
+pub fn kind(path: &str) -> Result<Kind, Problem> {
+    Kind::from_path(path).ok_or_else(|| {
+        let known: Vec<&str> = Kind::all().into_iter().map(Kind::path).collect();
+        let given: String = path.chars().take(64).collect();
+        Problem::not_found(format!("there is no resource type {given:?}: there are {}", known.join(", ")))
+    })
+}

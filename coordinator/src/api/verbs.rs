@@ -1,0 +1,239 @@
+//! What one can do with resources, once for REST, gRPC and the command line. In: a caller and what they ask for. Out: proposals, and
+//! messages of the state. Called by the handlers of all three.
+
+use std::sync::Arc;
+
+use shardplane_model::{
+    command::{Applied, Command, Delete, Timestamp},
+    observed::Observed,
+    refusal::{Refusal, RefusalCode, Violation},
+    resource::{Kind, Outcome, Resource},
+    state::{Scope, Sealed, State},
+    validate, view,
+};
+use shardplane_proto::{
+    ids::{RequestId, ResourceId},
+    v1,
+};
+
+use super::{
+    Api,
+    auth::{self, Caller},
+    errors::{Problem, Trouble},
+};
+
+/// A caller who was let in, with the state as it is now.
+pub struct Session {
+    /// The API that let them in.
+    pub api: Api,
+    /// Who.
+    pub caller: Caller,
+    /// The state at the moment of entry, with everything accepted before.
+    pub state: State,
+    /// What hosts report.
+    pub observed: Arc<Observed>,
+}
+
+/// An accepted change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Accepted {
+    /// The id to poll.
+    pub request: RequestId,
+    /// The resource.
+    pub resource: ResourceId,
+}
+
+/// How a change request stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Progress {
+    /// The resource it changes.
+    pub resource: ResourceId,
+    /// How it stands.
+    pub outcome: Outcome,
+}
+
+impl Api {
+    /// Lets a caller in.
+    ///
+    /// # Errors
+    /// `Unavailable` without a leader or quorum; `Unauthenticated`; `Forbidden` when the token has none of the scopes.
+    pub async fn enter(&self, token: Option<&str>, any_of: &[Scope]) -> Result<Session, Problem> {
+        let state = self.store.read().await?;
+        let caller = auth::caller(&state, token)?;
+        if !any_of.is_empty() {
+            caller.needs(any_of)?;
+        }
+        Ok(Session { api: self.clone(), caller, state, observed: self.reports.observed() })
+    }
+
+    /// Records one command and answers what applying it did.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn propose(&self, command: Command) -> Result<Option<Result<Applied, Refusal>>, Problem> {
+        Ok(self.store.propose(vec![command]).await?.into_iter().next())
+    }
+}
+
+/// An id of a path or a message.
+///
+/// # Errors
+/// `NotFound`: what is not a ULID names nothing.
+pub fn resource_id(kind: Kind, text: &str) -> Result<ResourceId, Problem> {
+    text.parse().map_err(|cause| Problem::not_found(format!("there is no {kind} with this id: {cause}")))
+}
+
+impl Session {
+    /// The time to judge ages by.
+    pub fn now(&self) -> Timestamp {
+        self.api.now()
+    }
+
+    /// Reads the state again, with everything that was accepted meanwhile.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn refresh(&mut self) -> Result<(), Problem> {
+        self.state = self.api.store.read().await?;
+        self.observed = self.api.reports.observed();
+        Ok(())
+    }
+
+    /// Creates or updates a resource. `earlier` are violations found before the message was whole.
+    ///
+    /// # Errors
+    /// The refusals of the model, with `earlier` among them; `Unavailable`.
+    pub async fn put(&self, resource: &v1::Resource, earlier: &[Violation]) -> Result<Accepted, Problem> {
+        let submission = match (validate::put(&self.state, resource), earlier) {
+            (Ok(submission), []) => submission,
+            (Ok(_), earlier) => return Err(Refusal::bad_data(earlier).into()),
+            (Err(refusal), earlier) => return Err(together(earlier, &refusal).into()),
+        };
+        let id = submission.id;
+        let sealed = submission.secret.as_deref().map(|secret| self.seal(id, secret));
+        let put = submission.into_put(RequestId::from(self.api.fresh_id()), self.caller.user.clone(), sealed);
+        if let Some(existing) = self.state.resources.get(&id).filter(|_| validate::unchanged(&self.state, &put)) {
+            return Ok(Accepted { request: existing.change.request, resource: id });
+        }
+        self.propose(Command::Put(put), id).await
+    }
+
+    /// Deletes a resource.
+    ///
+    /// # Errors
+    /// The refusals of the model; `Unavailable`.
+    pub async fn delete(&self, kind: Kind, id: ResourceId) -> Result<Accepted, Problem> {
+        let existing = self.find(kind, id)?;
+        // A client that did not get the first answer asks again: it is told the same.
+        if existing.deleting() && existing.change.outcome == Outcome::InFlight {
+            return Ok(Accepted { request: existing.change.request, resource: id });
+        }
+        let delete = Delete { id, kind, request: RequestId::from(self.api.fresh_id()), by: self.caller.user.clone() };
+        validate::check_delete(&self.state, &delete)?;
+        self.propose(Command::Delete(delete), id).await
+    }
+
+    async fn propose(&self, command: Command, resource: ResourceId) -> Result<Accepted, Problem> {
+        match self.api.propose(command).await? {
+            Some(Ok(Applied::Accepted { request })) => Ok(Accepted { request, resource }),
+            Some(Err(refusal)) => Err(refusal.into()),
+            Some(Ok(Applied::Changed | Applied::Unchanged)) | None => {
+                Err(Problem::new(Trouble::Internal, "the log answered a user's change with something else than a request id"))
+            }
+        }
+    }
+
+    /// The stored resource of this type and id.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn find(&self, kind: Kind, id: ResourceId) -> Result<&Resource, Problem> {
+        self.state.resource(kind, id).ok_or_else(|| Problem::not_found(format!("there is no {kind} with the id {id}")))
+    }
+
+    /// One resource, with its secrets when the token may see them.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn get(&self, kind: Kind, id: ResourceId) -> Result<v1::Resource, Problem> {
+        let resource = self.find(kind, id)?;
+        let secret = if self.caller.may(Scope::SecretsRead) { self.secret(resource) } else { None };
+        Ok(self.view(resource, secret.as_deref()))
+    }
+
+    /// A resource as lists show it: without secrets, whoever asks.
+    pub fn without_secrets(&self, resource: &Resource) -> v1::Resource {
+        self.view(resource, None)
+    }
+
+    fn view(&self, resource: &Resource, secret: Option<&str>) -> v1::Resource {
+        view::resource(&self.state, &self.observed, resource, self.api.now(), secret)
+    }
+
+    /// The password of a cluster in clear.
+    pub fn secret(&self, resource: &Resource) -> Option<String> {
+        let sealed = resource.cluster_spec()?.secret();
+        match self.api.sealer.unseal(resource.id, &sealed.0) {
+            Ok(secret) => Some(secret),
+            Err(cause) => {
+                tracing::error!(resource = %resource.id, %cause, "a stored secret cannot be opened");
+                None
+            }
+        }
+    }
+
+    /// Seals a password; one that is stored already keeps its sealed form, so that an equal PUT compares equal.
+    fn seal(&self, id: ResourceId, secret: &str) -> Sealed {
+        let stored = self.state.resources.get(&id).filter(|stored| self.secret(stored).as_deref() == Some(secret));
+        match stored.and_then(Resource::cluster_spec) {
+            Some(spec) => spec.secret().clone(),
+            None => Sealed(self.api.sealer.seal(id, secret)),
+        }
+    }
+
+    /// How a change request of this type stands.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn poll(&self, kind: Kind, id: &str) -> Result<Progress, Problem> {
+        let missing = || Problem::not_found(format!("there is no change request {id:?} of a {kind}; old ones are forgotten"));
+        let id: RequestId = id.parse().map_err(|_| missing())?;
+        let request = self.state.requests.get(&id).filter(|request| request.kind == kind).ok_or_else(missing)?;
+        Ok(Progress { resource: request.resource, outcome: request.outcome.clone() })
+    }
+}
+
+/// What the message parser found and what the model found, without saying the same about a field twice.
+fn together(earlier: &[Violation], refusal: &Refusal) -> Refusal {
+    if earlier.is_empty() || refusal.code == RefusalCode::ResourceIsScheduling {
+        return refusal.clone();
+    }
+    let told = |line: &&str| {
+        !earlier.iter().any(|violation| {
+            line.strip_prefix(violation.path.as_str()).is_some_and(|rest| rest.starts_with([':', '.', '[']))
+        })
+    };
+    let mut lines: Vec<String> = earlier.iter().map(Violation::to_string).collect();
+    let before = lines.len();
+    lines.extend(refusal.message.split("; ").filter(told).map(str::to_owned));
+    let code = if lines.len() == before { RefusalCode::BadData } else { refusal.code };
+    Refusal::new(code, lines.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn violations_of_both_checks_are_listed_once() {
+        let earlier = [Violation::new("spec.replicasPerShard", "must be a whole number")];
+        let model = Refusal::bad_data(&[
+            Violation::new("spec.replicasPerShard", "is required"),
+            Violation::new("spec.shards", "has 2 shards"),
+        ]);
+        let both = together(&earlier, &model);
+        assert_eq!(both.message, "spec.replicasPerShard: must be a whole number; spec.shards: has 2 shards");
+        let only = together(&earlier, &Refusal::bad_data(&[Violation::new("spec.replicasPerShard", "is required")]));
+        assert_eq!(only.message, "spec.replicasPerShard: must be a whole number");
+    }
+}
