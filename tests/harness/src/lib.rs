@@ -1,0 +1,19 @@
+//! What end-to-end tests stand on. In: the built programs and the image. Out: a world of coordinators and hosts on this machine
+//! ([`World`]), its REST API ([`Api`]), facts to wait for ([`wait_until`]), and Valkey clients inside a cluster's own network
+//! ([`ValkeyClient`], [`Writer`]). Used by `tests/e2e`.
+
+mod api;
+mod netns;
+mod valkey;
+mod wait;
+mod world;
+mod writer;
+
+pub use self::{
+    api::{Api, Reply},
+    netns::inside,
+    valkey::ValkeyClient,
+    wait::wait_until,
+    world::{Cut, Member, World, WorldOptions},
+    writer::{Writer, Written},
+};

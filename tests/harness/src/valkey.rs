@@ -1,0 +1,118 @@
+//! A Valkey client inside a cluster's own network. In: commands for keys. Out: replies, after following redirects. Used by the
+//! writer and by tests.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use anyhow::{Context as _, Result, bail};
+use redis::{
+    Client, Cmd, Connection, ConnectionAddr, FromRedisValue, IntoConnectionInfo as _, RedisConnectionInfo,
+};
+
+use crate::inside;
+
+/// A node that does not answer for that long is passed over. Shorter than a failover, longer than a busy machine's pauses.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Redirects of one command: a slot that moves may answer twice, a third time is a loop.
+const MOST_REDIRECTS: usize = 5;
+
+/// A client.
+pub struct ValkeyClient {
+    stand: PathBuf,
+    password: String,
+    nodes: Vec<String>,
+    open: BTreeMap<String, Connection>,
+    /// The node that answered last, tried first.
+    favourite: usize,
+}
+
+impl ValkeyClient {
+    /// A client in the network namespace `stand`, of a cluster with these nodes (`host:port`).
+    pub fn new(stand: PathBuf, password: impl Into<String>, nodes: Vec<String>) -> Self {
+        Self { stand, password: password.into(), nodes, open: BTreeMap::new(), favourite: 0 }
+    }
+
+    /// A second client of the same kind.
+    pub fn another(&self) -> Self {
+        Self::new(self.stand.clone(), self.password.clone(), self.nodes.clone())
+    }
+
+    fn connect(&mut self, node: &str) -> Result<&mut Connection> {
+        if !self.open.contains_key(node) {
+            let (host, port) = node.rsplit_once(':').with_context(|| format!("{node:?} is not host:port"))?;
+            let info = ConnectionAddr::Tcp(host.to_owned(), port.parse()?).into_connection_info()?;
+            let info = info.set_redis_settings(RedisConnectionInfo::default().set_password(&self.password));
+            // Connecting is all that has to happen inside; the socket stays there.
+            let connection =
+                inside(&self.stand, move || Client::open(info)?.get_connection_with_timeout(PATIENCE))?
+                    .with_context(|| format!("cannot connect to {node}"))?;
+            connection.set_read_timeout(Some(PATIENCE))?;
+            connection.set_write_timeout(Some(PATIENCE))?;
+            self.open.insert(node.to_owned(), connection);
+        }
+        self.open.get_mut(node).with_context(|| format!("no connection to {node}"))
+    }
+
+    /// Asks one node.
+    ///
+    /// # Errors
+    /// When it does not answer, or answers with an error.
+    pub fn ask<T: FromRedisValue>(&mut self, node: &str, command: &Cmd) -> Result<T> {
+        let result = command.query::<T>(self.connect(node)?);
+        if let Err(error) = &result
+            && (error.is_io_error() || error.is_connection_dropped() || error.is_unrecoverable_error())
+        {
+            // What comes next on this connection may be the answer to this.
+            self.open.remove(node);
+        }
+        result.with_context(|| format!("{node} does not do it"))
+    }
+
+    /// Sends a command to the node that owns its key and answers that node's name too.
+    ///
+    /// # Errors
+    /// When no node does it. A command that was sent may have been done all the same.
+    pub fn query<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<(T, String)> {
+        let mut node = self.nodes.get(self.favourite).cloned().context("the client knows no node")?;
+        let mut asking = false;
+        for _ in 0..=MOST_REDIRECTS {
+            if asking {
+                self.ask::<()>(&node, &redis::cmd("ASKING"))?;
+            }
+            let error = match self.ask(&node, command) {
+                Ok(reply) => return Ok((reply, node)),
+                Err(error) => error,
+            };
+            let cause = error.downcast_ref::<redis::RedisError>();
+            let redirect = cause
+                .and_then(|cause| Some((cause.redirect_node()?.0.to_owned(), cause.code() == Some("ASK"))));
+            match redirect {
+                Some((to, ask)) => (node, asking) = (to, ask),
+                None => {
+                    // The next command begins elsewhere: this node may be dead or cut off.
+                    self.favourite = (self.favourite + 1) % self.nodes.len();
+                    return Err(error);
+                }
+            }
+        }
+        bail!("redirected more than {MOST_REDIRECTS} times; the last was to {node}")
+    }
+
+    /// Sets a key and waits until one replica has it; whether that is so.
+    ///
+    /// # Errors
+    /// As [`ValkeyClient::query`].
+    pub fn set_durably(&mut self, key: &str, value: &str, wait: Duration) -> Result<bool> {
+        let ((), node) = self.query::<()>(redis::cmd("SET").arg(key).arg(value))?;
+        let wait = u64::try_from(wait.as_millis())?;
+        let replicas: u32 = self.ask(&node, redis::cmd("WAIT").arg(1).arg(wait))?;
+        Ok(replicas >= 1)
+    }
+
+    /// Gets a key.
+    ///
+    /// # Errors
+    /// As [`ValkeyClient::query`].
+    pub fn get(&mut self, key: &str) -> Result<Option<String>> {
+        Ok(self.query(redis::cmd("GET").arg(key))?.0)
+    }
+}
