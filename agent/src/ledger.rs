@@ -64,7 +64,8 @@ pub struct Accepted {
 /// The ledger's contents.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Contents {
-    format: u32,
+    /// Layout of the file.
+    pub format: u32,
     /// Newest accepted spec; absent before the first.
     pub accepted: Option<Accepted>,
     /// Instances that have, or may have, something on this host.
@@ -85,6 +86,8 @@ type Probe = dyn Fn(Step) -> io::Result<()> + Send + Sync;
 pub struct Ledger {
     path: PathBuf,
     contents: Mutex<Contents>,
+    /// Held over a write, so that two changes cannot pass each other; readers do not wait for the disk.
+    writing: Mutex<()>,
     probe: Box<Probe>,
 }
 
@@ -122,7 +125,7 @@ impl Ledger {
             Err(error) => return Err(error),
         };
         let contents = Mutex::new(Contents { format: FORMAT, ..contents });
-        Ok((Arc::new(Self { path, contents, probe }), opened))
+        Ok((Arc::new(Self { path, contents, writing: Mutex::new(()), probe }), opened))
     }
 
     /// A copy of everything.
@@ -140,17 +143,17 @@ impl Ledger {
     /// # Errors
     /// When the disk refuses; the contents in memory are then as before.
     pub fn change_blocking(&self, change: impl FnOnce(&mut Contents)) -> Result<(), LedgerError> {
-        // The lock is held over the write on purpose: two writers in another order on disk than in memory would lose one.
-        let mut held = self.lock();
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = self.contents();
         let mut next = held.clone();
         change(&mut next);
-        if next == *held {
+        if next == held {
             return Ok(());
         }
         let failed = |source| LedgerError { path: self.path.display().to_string(), source };
         let bytes = serde_json::to_vec_pretty(&next).map_err(|error| failed(error.into()))?;
         durable::replace_with(&self.path, &bytes, &*self.probe).map_err(failed)?;
-        *held = next;
+        *self.lock() = next;
         Ok(())
     }
 

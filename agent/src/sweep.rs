@@ -43,6 +43,8 @@ pub async fn sweep(config: &Config, purge: bool) -> anyhow::Result<()> {
         })?;
     }
     drop(base);
+    // Emptied by the network's sweep; with a namespace still mounted in it, it stays.
+    let _kept = fs::remove_dir(config.run_dir.join("netns"));
     remove(&config.run_dir.join("agent.lock"))?;
     // Not empty when an operator keeps other things there, which stay.
     let _kept = fs::remove_dir(&config.run_dir);

@@ -15,6 +15,7 @@ use crate::{
     contact::{StartRule, may_start},
     guest_link::GuestLink,
     ledger::ProcessId,
+    vmm::console::Console,
 };
 
 /// What the guest gets to stop in order.
@@ -23,6 +24,8 @@ const STOP_DEADLINE: Duration = Duration::from_secs(10);
 const STOP_GRACE: Duration = Duration::from_millis(500);
 /// How long a supervisor that has only just started may take to dial before it is stopped without being asked.
 const DIAL_GRACE: Duration = Duration::from_secs(1);
+/// How often a long console is looked for.
+const TRIM_EVERY: Duration = Duration::from_secs(60);
 /// How often the start rule is looked at while it forbids.
 const RULE_POLL: Duration = Duration::from_secs(1);
 
@@ -33,6 +36,7 @@ pub struct Owner {
     link: Option<GuestLink>,
     desired: watch::Receiver<Desired>,
     running: Option<(ProcessId, std::time::Instant)>,
+    console: Option<Console>,
     backoff: Backoff,
     ended: bool,
 }
@@ -46,8 +50,18 @@ impl Owner {
         desired: watch::Receiver<Desired>,
         running: Option<ProcessId>,
     ) -> Self {
+        let console = running.and_then(|process| shared.vmm.console(process));
         let running = running.map(|process| (process, std::time::Instant::now()));
-        Self { id, shared, link: Some(link), desired, running, backoff: Backoff::default(), ended: false }
+        Self {
+            id,
+            shared,
+            link: Some(link),
+            desired,
+            running,
+            console,
+            backoff: Backoff::default(),
+            ended: false,
+        }
     }
 
     /// Until the machine is removed.
@@ -88,21 +102,27 @@ impl Owner {
     async fn watch(&mut self, process: ProcessId, since: std::time::Instant) {
         let death = self.shared.vmm.death(process);
         tokio::select! {
-            () = death => {
-                self.running = None;
-                let ran = since.elapsed();
-                let delay = self.backoff.failed(std::time::Instant::now(), ran);
-                let message = format!(
-                    "the machine died after {} s; it is started again in {:.1} s",
-                    ran.as_secs(),
-                    delay.as_secs_f32()
-                );
-                tracing::warn!(instance = %self.id, pid = process.pid, "{message}");
-                self.say(MachineState::Down, &message);
-                self.record_end().await;
-            }
+            () = death => self.died(process, since).await,
             () = self.changed() => {}
+            () = sleep(TRIM_EVERY) => {
+                if let Some(console) = &self.console {
+                    console.trim();
+                }
+            }
         }
+    }
+
+    async fn died(&mut self, process: ProcessId, since: std::time::Instant) {
+        self.running = None;
+        let delay = self.backoff.failed(std::time::Instant::now(), since.elapsed());
+        let mut message = format!("the machine died; it is started again in {:.1} s", delay.as_secs_f32());
+        let words = self.console.take().map(|mut console| console.tail()).filter(|words| !words.is_empty());
+        if let Some(words) = words {
+            message = format!("{message}; it wrote last: {words}");
+        }
+        tracing::warn!(instance = %self.id, pid = process.pid, "{message}");
+        self.say(MachineState::Down, &message);
+        self.record_end().await;
     }
 
     async fn try_start(&mut self, assignment: &Arc<Assignment>, blocked: Option<String>) {
@@ -130,6 +150,7 @@ impl Owner {
         match self.start(assignment).await {
             Ok(process) => {
                 self.running = Some((process, std::time::Instant::now()));
+                self.console = self.shared.vmm.console(process);
                 tracing::info!(instance = %self.id, pid = process.pid, "the machine runs");
                 self.say(MachineState::Running, "");
             }

@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use shardplane_proto::ids::InstanceId;
 
 use crate::{
-    ledger::{Contents, Ledger, MachineRecord, ProcessId, Run},
+    ledger::{Contents, Ledger, ProcessId, Run},
     vmm::{Found, FoundKind, LostReason, Verdict, Vmm},
     volumes::Volumes,
 };
@@ -121,7 +121,7 @@ fn process_of(adopted: &Adopted) -> Option<ProcessId> {
 
 fn record(contents: &mut Contents, adopted: &BTreeMap<InstanceId, Adopted>, boot_id: &str) {
     for (id, one) in adopted {
-        let record = contents.machines.entry(*id).or_insert_with(MachineRecord::default);
+        let record = contents.machines.entry(*id).or_default();
         match one {
             Adopted::Known(_) => {}
             Adopted::Unknown(Found { tag, process, .. }) => {
@@ -154,7 +154,10 @@ mod tests {
     use shardplane_proto::ids::HostId;
 
     use super::*;
-    use crate::identity::{MachineTag, MachineUuid};
+    use crate::{
+        identity::{MachineTag, MachineUuid},
+        ledger::MachineRecord,
+    };
 
     const ID: InstanceId = InstanceId::from_u128(1);
 

@@ -13,7 +13,7 @@ use futures::{FutureExt as _, future::BoxFuture};
 use shardplane_proto::{ids::InstanceId, v1};
 use tokio::sync::watch;
 
-use super::{Found, FoundKind, MachineSpec, Seen, StartError, Verdict, Vmm, judge};
+use super::{Found, FoundKind, MachineSpec, Seen, StartError, Verdict, Vmm, console::Console, judge};
 use crate::{
     identity::MachineTag,
     ledger::{ProcessId, Run},
@@ -129,6 +129,10 @@ impl Vmm for FakeVmm {
             }
         }
         .boxed()
+    }
+
+    fn console(&self, _: ProcessId) -> Option<Console> {
+        None
     }
 
     fn kill(&self, process: ProcessId) -> io::Result<()> {

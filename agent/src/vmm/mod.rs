@@ -3,6 +3,7 @@
 //! In: a [`MachineSpec`]. Out: a process that is the machine: its death is the machine's death, and nothing of it outlives
 //! that process. Called by the machine owners, by adoption and by sweep. `namespace` is for hosts, `fake` for tests.
 
+pub mod console;
 #[cfg(test)]
 pub mod fake;
 pub mod namespace;
@@ -13,6 +14,7 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use shardplane_proto::{ids::InstanceId, v1};
 
+use self::console::Console;
 use crate::{
     identity::MachineTag,
     ledger::{ProcessId, Run},
@@ -111,6 +113,9 @@ pub trait Vmm: Send + Sync + 'static {
 
     /// Resolves when the process is dead; at once when it already is.
     fn death(&self, process: ProcessId) -> BoxFuture<'static, ()>;
+
+    /// Its console, when it has one.
+    fn console(&self, process: ProcessId) -> Option<Console>;
 
     /// Kills it and everything in it, and returns without waiting. A process that is dead, or whose number another process
     /// has now, is success.

@@ -22,7 +22,7 @@ use nix::{
     unistd::{self, ForkResult},
 };
 use rustix::{
-    process::{Resource, Rlimit, setrlimit},
+    process::{Resource, Rlimit, getrlimit, setrlimit},
     thread::{CapabilitySet, CapabilitySets},
 };
 use serde::{Deserialize, Serialize};
@@ -102,7 +102,10 @@ fn launch() -> Result<ProcessId, Failure> {
     // Fails only for a process that already leads a group, which then has its own group anyhow.
     let _already_leader = unistd::setsid();
     // The agent may be protected from the out-of-memory killer; its machines must not inherit that.
-    fs::write("/proc/self/oom_score_adj", "0").step(|| "reset oom_score_adj".into())?;
+    let score = fs::read_to_string("/proc/self/oom_score_adj").step(|| "read oom_score_adj".into())?;
+    if score.starts_with('-') {
+        fs::write("/proc/self/oom_score_adj", "0").step(|| "reset oom_score_adj".into())?;
+    }
     if let Some(cgroup) = &spec.cgroup {
         let procs = cgroup.join("cgroup.procs");
         fs::write(&procs, "0").step(|| format!("join the cgroup {}", procs.display()))?;
@@ -166,16 +169,19 @@ fn become_machine(spec: &LaunchSpec) -> Failure {
 }
 
 fn enter_and_exec(spec: &LaunchSpec) -> Result<std::convert::Infallible, Failure> {
+    // A mount namespace apart from the launcher's: pivot_root moves the root of every process that shares it, and the
+    // launcher still needs the host's /proc.
+    unshare(CloneFlags::CLONE_NEWNS).step(|| "make the machine's mount namespace".into())?;
     rootfs::mount_proc(&spec.stage)?;
     let hostname = &spec.machine.hostname;
     unistd::sethostname(hostname).step(|| format!("set the host name {hostname}"))?;
-    let console = spec.stage.join("run/console.log");
+    let console = spec.stage.join("run/console/log");
     let console = OpenOptions::new()
         .append(true)
         .create_new(true)
         .mode(0o600)
         .open(&console)
-        .step(|| "make /run/console.log in the machine".into())?;
+        .step(|| "make /run/console/log in the machine".into())?;
     let null = File::open("/dev/null").step(|| "open /dev/null".into())?;
     rootfs::pivot(&spec.stage)?;
     unistd::dup2_stdin(null.as_fd()).step(|| "redirect stdin".into())?;
@@ -183,8 +189,7 @@ fn enter_and_exec(spec: &LaunchSpec) -> Result<std::convert::Infallible, Failure
     unistd::dup2_stderr(console.as_fd()).step(|| "redirect stderr".into())?;
     drop((null, console));
     close_other_files()?;
-    let files = Rlimit { current: Some(MAX_FILES), maximum: Some(MAX_FILES) };
-    setrlimit(Resource::Nofile, files).step(|| format!("allow {MAX_FILES} open files"))?;
+    allow_open_files()?;
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     setrlimit(Resource::Core, none).step(|| "forbid core dumps".into())?;
     stat::umask(stat::Mode::from_bits_truncate(0o022));
@@ -192,6 +197,16 @@ fn enter_and_exec(spec: &LaunchSpec) -> Result<std::convert::Infallible, Failure
     prctl::set_no_new_privs().step(|| "forbid new privileges".into())?;
     let error = Command::new(SUPERVISOR).env_clear().env(TAG_VARIABLE, spec.machine.tag.to_string()).exec();
     Err(error).step(|| format!("run {SUPERVISOR} of the image"))
+}
+
+/// As many as wanted, or as many as the agent itself may have where it may not raise its own limit.
+fn allow_open_files() -> Result<(), Failure> {
+    let wanted = Rlimit { current: Some(MAX_FILES), maximum: Some(MAX_FILES) };
+    let set = setrlimit(Resource::Nofile, wanted).or_else(|_| {
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+    });
+    set.step(|| format!("allow {MAX_FILES} open files"))
 }
 
 /// What the supervisor needs: change owners and users, signal, set up its network, bind low ports.

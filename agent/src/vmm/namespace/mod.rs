@@ -11,6 +11,7 @@ mod rootfs;
 
 use std::{
     io,
+    os::{fd::OwnedFd, unix::fs::OpenOptionsExt as _},
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -22,14 +23,14 @@ use shardplane_proto::{
     ids::{HostId, InstanceId},
     v1,
 };
-use tokio::io::{AsyncWriteExt as _, unix::AsyncFd};
+use tokio::io::{AsyncWriteExt as _, Interest, unix::AsyncFd};
 
 use self::{
     cgroup::Cgroups,
     launch::{Answer, LaunchSpec},
     procfs::Procfs,
 };
-use super::{Found, MachineSpec, StartError, Verdict, Vmm, judge};
+use super::{Found, MachineSpec, StartError, Verdict, Vmm, console::Console, judge};
 use crate::{
     identity::TAG_VARIABLE,
     ledger::{ProcessId, Run},
@@ -102,7 +103,7 @@ impl NamespaceVmm {
     }
 
     /// The descriptor of a process that still is the recorded one.
-    fn open_process(procfs: &Procfs, process: ProcessId) -> io::Result<Option<std::os::fd::OwnedFd>> {
+    fn open_process(procfs: &Procfs, process: ProcessId) -> io::Result<Option<OwnedFd>> {
         let Some(pid) = Pid::from_raw(process.pid) else { return Ok(None) };
         let fd = match pidfd_open(pid, PidfdFlags::NONBLOCK) {
             Ok(fd) => fd,
@@ -113,6 +114,13 @@ impl NamespaceVmm {
         let same = procfs.see(process.pid)?.is_some_and(|seen| seen.start_ticks == process.start_ticks);
         Ok(same.then_some(fd))
     }
+}
+
+/// Registers a pidfd: it becomes readable when its process has ended.
+#[allow(unsafe_code)]
+fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: the descriptor is owned by the value handed over, which neither closes nor replaces it before it is dropped.
+    unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(io::Error::from)
 }
 
 impl Vmm for NamespaceVmm {
@@ -153,7 +161,7 @@ impl Vmm for NamespaceVmm {
         let procfs = self.procfs.clone();
         async move {
             let opened = Self::open_process(&procfs, process);
-            match opened.and_then(|fd| fd.map(AsyncFd::new).transpose()) {
+            match opened.and_then(|fd| fd.map(watched).transpose()) {
                 Ok(None) => return,
                 Ok(Some(fd)) => {
                     if fd.readable().await.is_ok() {
@@ -171,6 +179,21 @@ impl Vmm for NamespaceVmm {
             }
         }
         .boxed()
+    }
+
+    fn console(&self, process: ProcessId) -> Option<Console> {
+        // What the machine has as its standard error may be anything by now: nothing here may block, and only a file counts.
+        let opened = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(format!("/proc/{}/fd/2", process.pid));
+        let console = opened.and_then(Console::new).unwrap_or_else(|error| {
+            tracing::debug!(pid = process.pid, %error, "no console");
+            None
+        });
+        let same = Self::open_process(&self.procfs, process).is_ok_and(|fd| fd.is_some());
+        console.filter(|_| same)
     }
 
     fn kill(&self, process: ProcessId) -> io::Result<()> {

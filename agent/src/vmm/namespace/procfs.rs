@@ -94,7 +94,12 @@ fn parse_stat(stat: &[u8]) -> Option<(u8, u64)> {
 }
 
 fn read_tag(dir: &Path) -> io::Result<Option<MachineTag>> {
-    let Some(environment) = gone_is_none(fs::read(dir.join("environ")))? else { return Ok(None) };
+    let environment = match fs::read(dir.join("environ")) {
+        // It has capabilities that the agent lacks. A machine has fewer than the agent that started it.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
+        result => gone_is_none(result)?,
+    };
+    let Some(environment) = environment else { return Ok(None) };
     let mut variables =
         environment.split(|byte| *byte == 0).filter_map(|line| std::str::from_utf8(line).ok());
     let value = variables.find_map(|line| line.strip_prefix(TAG_VARIABLE)?.strip_prefix('='));

@@ -47,6 +47,10 @@ pub fn build(spec: &LaunchSpec) -> Result<(), Failure> {
     let (run, dev) = (stage.join("run"), stage.join("dev"));
     tmpfs(&run, SAFE, "mode=755,size=32m,nr_inodes=4096")?;
     tmpfs(&stage.join("tmp"), SAFE, "mode=1777,size=64m,nr_inodes=16384")?;
+    // Apart from /run: what a machine writes there without end must not take the room of what it needs to run.
+    let console = run.join("console");
+    fs::create_dir(&console).step(|| "make /run/console".into())?;
+    tmpfs(&console, SAFE, "mode=700,size=1m,nr_inodes=16")?;
     let link = run.join("shardplane");
     fs::create_dir(&link).step(|| "make /run/shardplane".into())?;
     mount(Some(&machine.host_dir), &link, None, MsFlags::MS_BIND, "")?;

@@ -1,0 +1,131 @@
+//! A coordinator that says what the test says.
+//!
+//! In: nothing. Out: an address, and each session as a pair of ends. Used by the scenarios.
+
+use std::{net::SocketAddr, time::Duration};
+
+use shardplane_proto::v1::{
+    self,
+    host_session_server::{HostSession, HostSessionServer},
+};
+use tokio::{net::TcpListener, sync::mpsc, time::timeout};
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::{Request, Response, Status, Streaming};
+
+/// The token the scripted coordinator demands.
+pub const TOKEN: &str = "host-token-of-the-test";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Script(mpsc::Sender<Session>);
+
+#[tonic::async_trait]
+impl HostSession for Script {
+    type OpenStream = ReceiverStream<Result<v1::ToHost, Status>>;
+
+    async fn open(
+        &self,
+        request: Request<Streaming<v1::FromHost>>,
+    ) -> Result<Response<Self::OpenStream>, Status> {
+        let token = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
+        if token != Some(format!("Bearer {TOKEN}").as_str()) {
+            return Err(Status::unauthenticated("wrong token"));
+        }
+        let (to, stream) = mpsc::channel(8);
+        let session = Session { from: request.into_inner(), to, reports: Vec::new() };
+        self.0.send(session).await.map_err(|_| Status::unavailable("the test is over"))?;
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+/// The coordinator.
+pub struct Coordinator {
+    /// Where it listens.
+    pub address: SocketAddr,
+    sessions: mpsc::Receiver<Session>,
+}
+
+impl Coordinator {
+    /// Listens on a free port.
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (sender, sessions) = mpsc::channel(4);
+        let server = tonic::transport::Server::builder().add_service(HostSessionServer::new(Script(sender)));
+        tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+        Self { address, sessions }
+    }
+
+    /// The next session that an agent opens: hello taken, welcome sent.
+    pub async fn session(&mut self) -> (v1::HostHello, Session) {
+        let mut session = timeout(PATIENCE, self.sessions.recv()).await.expect("no session").unwrap();
+        let hello = match session.next().await {
+            v1::from_host::Body::Hello(hello) => hello,
+            other => panic!("first came {other:?}"),
+        };
+        session.say(v1::to_host::Body::Welcome(v1::Welcome { term: 1, lost_after_ms: 60_000 })).await;
+        (hello, session)
+    }
+}
+
+/// One session as the coordinator sees it.
+pub struct Session {
+    from: Streaming<v1::FromHost>,
+    to: mpsc::Sender<Result<v1::ToHost, Status>>,
+    /// All reports so far that were no heartbeats.
+    pub reports: Vec<v1::HostReport>,
+}
+
+impl Session {
+    /// Sends one message.
+    pub async fn say(&self, body: v1::to_host::Body) {
+        self.to.send(Ok(v1::ToHost { body: Some(body) })).await.unwrap();
+    }
+
+    /// Sends a spec.
+    pub async fn spec(&self, spec: v1::HostSpec) {
+        self.say(v1::to_host::Body::Spec(spec)).await;
+    }
+
+    async fn next(&mut self) -> v1::from_host::Body {
+        let message = timeout(PATIENCE, self.from.message()).await.expect("the agent says nothing").unwrap();
+        message.expect("the agent ended the session").body.unwrap()
+    }
+
+    /// Takes reports until one fits.
+    pub async fn report(&mut self, what: &str, fits: impl Fn(&v1::HostReport) -> bool) -> v1::HostReport {
+        let wait = async {
+            loop {
+                if let v1::from_host::Body::Report(report) = self.next().await {
+                    if !report.instances.is_empty() || !report.problems.is_empty() {
+                        self.reports.push(report.clone());
+                    }
+                    if fits(&report) {
+                        return report;
+                    }
+                }
+            }
+        };
+        match timeout(PATIENCE, wait).await {
+            Ok(report) => report,
+            Err(_) => panic!(
+                "never reported: {what}; last {:#?}",
+                self.reports.iter().rev().take(3).collect::<Vec<_>>()
+            ),
+        }
+    }
+
+    /// Takes messages until the outcome of a task comes.
+    pub async fn outcome(&mut self, task: &str) -> v1::TaskOutcome {
+        let wait = async {
+            loop {
+                match self.next().await {
+                    v1::from_host::Body::Outcome(outcome) if outcome.task_id == task => return outcome,
+                    v1::from_host::Body::Outcome(_)
+                    | v1::from_host::Body::Report(_)
+                    | v1::from_host::Body::Hello(_) => {}
+                }
+            }
+        };
+        timeout(PATIENCE, wait).await.expect("no outcome came")
+    }
+}

@@ -1,0 +1,178 @@
+//! A host of its own for a test: a network namespace, folders, and the real agent program.
+//!
+//! In: the image that `images/build valkey` makes. Out: agents that start, die and sweep. Leaves nothing behind, also when
+//! the test fails.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sched::{CloneFlags, unshare},
+    sys::signal::{Signal, kill},
+    unistd::{Pid, geteuid},
+};
+
+use crate::coordinator::TOKEN;
+
+const AGENT: &str = env!("CARGO_BIN_EXE_shardplane-agent");
+
+/// Why a scenario cannot run here.
+pub fn cannot_run() -> Option<&'static str> {
+    if !geteuid().is_root() {
+        return Some("needs root");
+    }
+    if !images().join("valkey-8.1.1.erofs").exists() {
+        return Some("needs the image of images/build valkey");
+    }
+    None
+}
+
+/// Where `images/build valkey [--out DIR]` put its image; `SHARDPLANE_IMAGES` names another DIR than its default.
+fn images() -> PathBuf {
+    if let Some(dir) = std::env::var_os("SHARDPLANE_IMAGES") {
+        return dir.into();
+    }
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/out")
+}
+
+/// The host.
+pub struct Host {
+    dir: tempfile::TempDir,
+    agent: Option<Child>,
+}
+
+impl Host {
+    /// Moves the calling thread, and all it makes, into a network namespace of its own.
+    pub fn new() -> Self {
+        unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        for arguments in [
+            "link set lo up",
+            "link add underlay type bridge",
+            "addr add 192.0.2.1/24 dev underlay",
+            "link set underlay up",
+        ] {
+            assert!(Command::new("ip").args(arguments.split(' ')).status().unwrap().success(), "{arguments}");
+        }
+        Self { dir: tempfile::tempdir().unwrap(), agent: None }
+    }
+
+    /// Writes the configuration.
+    pub fn configure(&self, coordinator: std::net::SocketAddr) {
+        let dir = self.dir.path().display();
+        fs::write(self.dir.path().join("token"), TOKEN).unwrap();
+        let image_dir = fs::canonicalize(images()).unwrap();
+        let text = format!(
+            "name = \"host-of-the-test\"\nrack = \"r1\"\nstate_dir = \"{dir}/state\"\nrun_dir = \"{dir}/run\"\n\
+             image_dir = \"{}\"\ncoordinators = [\"{coordinator}\"]\nhost_token_file = \"{dir}/token\"\n\
+             underlay_ipv4 = \"192.0.2.1\"\n",
+            image_dir.display()
+        );
+        fs::write(self.config(), text).unwrap();
+    }
+
+    fn config(&self) -> PathBuf {
+        self.dir.path().join("agent.toml")
+    }
+
+    /// A path in the host's folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Starts the agent.
+    pub fn start_agent(&mut self) {
+        let log = fs::File::options().create(true).append(true).open(self.path("agent.log")).unwrap();
+        let child = Command::new(AGENT)
+            .args(["run", "--config"])
+            .arg(self.config())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.agent = Some(child);
+    }
+
+    /// Ends the agent with a signal and waits for its end.
+    pub fn end_agent(&mut self, signal: Signal) {
+        if let Some(mut child) = self.agent.take() {
+            kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    /// Runs `sweep --purge`.
+    pub fn sweep(&self) -> std::process::Output {
+        Command::new(AGENT).args(["sweep", "--purge", "--config"]).arg(self.config()).output().unwrap()
+    }
+
+    /// Host pids of PID 1 of this host's machines, found without the agent.
+    pub fn machines(&self) -> Vec<i32> {
+        let Ok(host) = fs::read_to_string(self.path("state/host-id")) else { return Vec::new() };
+        let tag = format!("SHARDPLANE_MACHINE={}/", host.trim());
+        let pids =
+            fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let mut found: Vec<i32> = pids
+            .filter(|pid| {
+                let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+                let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+                let nspid =
+                    status.lines().find(|line| line.starts_with("NSpid:")).unwrap_or_default().to_owned();
+                let inner = nspid.split_ascii_whitespace().last() == Some("1");
+                inner && environment.windows(tag.len()).any(|window| window == tag.as_bytes())
+            })
+            .collect();
+        found.sort_unstable();
+        found
+    }
+
+    /// What of this host is still mounted or attached.
+    pub fn traces(&self) -> Vec<String> {
+        let dir = fs::canonicalize(self.dir.path()).unwrap().display().to_string();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mut traces: Vec<_> =
+            mounts.lines().filter(|line| line.contains(&dir)).map(str::to_owned).collect();
+        for entry in fs::read_dir("/sys/block").unwrap() {
+            let path = entry.unwrap().path().join("loop/backing_file");
+            let backing = fs::read_to_string(path).unwrap_or_default();
+            if backing.starts_with(&dir) {
+                traces.push(backing);
+            }
+        }
+        traces
+    }
+
+    /// The agent's log, for a failed test.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.path("agent.log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.end_agent(Signal::SIGKILL);
+        if std::thread::panicking() {
+            eprintln!("{}", self.log());
+            for pid in self.machines() {
+                let console = fs::read_to_string(format!("/proc/{pid}/root/run/console/log"));
+                eprintln!("console of {pid}: {}", console.unwrap_or_default());
+            }
+        }
+        if self.config().exists() {
+            self.sweep();
+        }
+    }
+}
+
+/// Polls until `holds`, for at most 15 s.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(15);
+    while !holds() {
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,189 @@
+//! The real agent with real machines, driven by a scripted coordinator over the wire. Needs root and the image.
+
+mod coordinator;
+mod host;
+
+use std::fs;
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use prost::Message as _;
+use shardplane_proto::{
+    ids::{InstanceId, ResourceId},
+    v1::{self, EngineState, MachineState},
+};
+
+use crate::{
+    coordinator::{Coordinator, Session},
+    host::{Host, eventually},
+};
+
+const ID: InstanceId = InstanceId::from_u128(0x0193_0000_0000_0000_0000_0000_0000_0001);
+
+fn spec(term: u64, generation: u64, digest: &str, instances: usize) -> v1::HostSpec {
+    let (vpc, subnet) = (ResourceId::from_u128(11).to_string(), ResourceId::from_u128(12).to_string());
+    let engine = v1::ValkeyConfig {
+        password: "swordfish".into(),
+        port: 6379,
+        bus_port: 16379,
+        announce_ip: "10.20.0.5".into(),
+        node_timeout_ms: 2000,
+        ..Default::default()
+    };
+    let task = v1::ValkeyTask {
+        step: Some(v1::valkey_task::Step::AssignSlots(v1::valkey_task::AssignSlots {
+            start: 0,
+            end: 16383,
+            config_epoch: 1,
+        })),
+    };
+    let instance = v1::InstanceSpec {
+        instance_id: ID.to_string(),
+        engine: "valkey".into(),
+        image_digest: digest.into(),
+        vcpus: 1,
+        vcpu_share: 100,
+        memory_mib: 128,
+        iops: 750,
+        volume_gib: 1,
+        vpc_id: vpc.clone(),
+        subnet_id: subnet.clone(),
+        mac: "02:00:0a:14:00:05".into(),
+        ipv4: "10.20.0.5".into(),
+        hostname: "machine-of-the-test".into(),
+        config_generation: 1,
+        engine_config: engine.encode_to_vec(),
+        tasks: vec![v1::GuestTask { task_id: format!("slots-{generation}"), payload: task.encode_to_vec() }],
+    };
+    let subnet = v1::SubnetSpecOnHost {
+        subnet_id: subnet,
+        vni: 4242,
+        ipv4_cidr: "10.20.0.0/24".into(),
+        gateway: "10.20.0.1".into(),
+        remotes: Vec::new(),
+    };
+    v1::HostSpec {
+        generation,
+        term,
+        vpcs: vec![v1::VpcSpecOnHost { vpc_id: vpc, subnets: vec![subnet] }],
+        instances: vec![instance; instances],
+    }
+}
+
+fn machine(report: &v1::HostReport) -> Option<&v1::InstanceReport> {
+    report.instances.iter().find(|one| one.instance_id == ID.to_string())
+}
+
+fn is(report: &v1::HostReport, state: MachineState) -> bool {
+    machine(report).is_some_and(|one| one.machine() == state)
+}
+
+fn engine_runs(report: &v1::HostReport) -> bool {
+    let guest = machine(report).and_then(|one| one.guest.as_ref());
+    guest.is_some_and(|guest| guest.state() == EngineState::Running && !guest.engine_report.is_empty())
+}
+
+async fn engine(session: &mut Session) {
+    session.report("the engine runs", engine_runs).await;
+}
+
+#[test]
+fn machines_outlive_the_agent_and_leave_no_trace() {
+    if let Some(why) = host::cannot_run() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let mut host = Host::new();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(scenario(&mut host));
+}
+
+async fn scenario(host: &mut Host) {
+    let mut coordinator = Coordinator::start().await;
+    host.configure(coordinator.address);
+    host.start_agent();
+    let (hello, mut session) = coordinator.session().await;
+    assert_eq!((hello.name.as_str(), hello.vmm.as_str()), ("host-of-the-test", "namespace"));
+    let digest = hello.images.iter().find(|image| image.engine == "valkey").unwrap().digest.clone();
+    assert!(session.report("full", |report| report.full).await.instances.is_empty());
+
+    session.spec(spec(2, 1, &digest, 1)).await;
+    session.report("it runs", |report| is(report, MachineState::Running)).await;
+    engine(&mut session).await;
+    let outcome = session.outcome("slots-1").await;
+    assert!(outcome.ok, "{}", outcome.error);
+    let machines = host.machines();
+    assert_eq!(machines.len(), 1);
+    confined(machines[0]);
+    let ledger = fs::read_to_string(host.path("state/ledger.json")).unwrap();
+    assert!(!ledger.contains("swordfish") && !ledger.contains("c3dvcmRmaXNo"), "no secret on disk");
+
+    host.end_agent(Signal::SIGKILL);
+    assert_eq!(host.machines(), machines, "HOST-4: the machine lives on");
+    host.start_agent();
+    let (again, mut session) = coordinator.session().await;
+    assert_eq!((again.host_id, again.accepted_generation), (hello.host_id, 1));
+    let report = session.report("full", |report| report.full).await;
+    assert_eq!(
+        machine(&report).map(|one| (one.machine(), one.machine_starts)),
+        Some((MachineState::Running, 1))
+    );
+    engine(&mut session).await;
+
+    // HOST-5: the machine dies; the agent notices and starts it again.
+    session.spec(spec(2, 1, &digest, 1)).await;
+    kill(Pid::from_raw(machines[0]), Signal::SIGKILL).unwrap();
+    session.report("it is down", |report| is(report, MachineState::Down)).await;
+    let report = session.report("it runs again", |report| is(report, MachineState::Running)).await;
+    assert_eq!(machine(&report).map(|one| one.machine_starts), Some(2));
+    engine(&mut session).await;
+
+    // SCH-5: an old leader.
+    session.spec(spec(1, 9, &digest, 0)).await;
+    session.report("refused", |report| report.problems.iter().any(|text| text.contains("old leader"))).await;
+    assert_eq!(host.machines().len(), 1);
+
+    session.spec(spec(2, 2, &digest, 0)).await;
+    let report = session.report("it is gone", |report| !report.gone.is_empty()).await;
+    assert_eq!((report.gone, report.accepted_generation), (vec![ID.to_string()], 2));
+    assert!(host.machines().is_empty() && !host.path("state/volumes").join(ID.to_string()).exists());
+
+    session.spec(spec(2, 3, &digest, 1)).await;
+    engine(&mut session).await;
+    host.end_agent(Signal::SIGTERM);
+    assert_eq!(host.machines().len(), 1);
+    let swept = host.sweep();
+    assert!(swept.status.success(), "{}", String::from_utf8_lossy(&swept.stderr));
+    assert!(host.machines().is_empty());
+    eventually("nothing is mounted or attached", || host.traces().is_empty());
+    assert!(!host.path("run").exists() && !host.path("state/volumes").exists());
+}
+
+/// What PID 1 of a machine may do and sees, from outside.
+fn confined(pid: i32) {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let bounding = status.lines().find_map(|line| line.strip_prefix("CapBnd:")).unwrap().trim();
+    let bounding = u64::from_str_radix(bounding, 16).unwrap();
+    for forbidden in
+        [16 /* SYS_MODULE */, 19 /* SYS_PTRACE */, 21 /* SYS_ADMIN */, 27 /* MKNOD */]
+    {
+        assert_eq!(bounding >> forbidden & 1, 0, "capability {forbidden}");
+    }
+    assert!(status.lines().any(|line| line == "NoNewPrivs:\t1"));
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap();
+    assert_eq!(environment.iter().filter(|byte| **byte == 0).count(), 1, "only the tag");
+    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
+    let at = |point: &str| {
+        let line = mounts.lines().find(|line| line.split(' ').nth(4) == Some(point));
+        line.unwrap_or_else(|| panic!("{point} is not mounted:\n{mounts}")).to_owned()
+    };
+    for read_only in ["/", "/sys", "/proc/sys", "/dev", "/run/shardplane"] {
+        assert!(at(read_only).split(' ').nth(5).unwrap().starts_with("ro"), "{read_only}");
+    }
+    assert!(at("/data").contains("ext4") && at("/data").split(' ').nth(5).unwrap().starts_with("rw"));
+    assert!(!mounts.contains(" /oldroot"));
+    let root = fs::metadata(format!("/proc/{pid}/root/data")).unwrap();
+    assert!(root.is_dir());
+}
