@@ -119,9 +119,12 @@ impl Turn<'_, '_, '_> {
         }
         let engine = self.view.cluster.engine.name();
         let wanted = self.view.spec.needs().version;
+        // A host that has not found this leader yet still has its images: its silence must not fail a create.
         let mut versions: Vec<&str> = self
-            .draft
-            .open_hosts()
+            .state
+            .hosts
+            .values()
+            .filter(|host| host.presence == Presence::Present)
             .flat_map(|host| &host.facts.images)
             .filter(|image| image.engine == engine)
             .map(|image| image.version.as_str())
