@@ -175,22 +175,28 @@ impl Turn<'_, '_, '_> {
                     retire.push(member.instance.id);
                     gone_hosts.push(member.instance.host);
                     names.push(what);
-                    // A member on its way to replace another is not missed: its place is planned anew.
-                    if member.instance.replaces.is_none()
-                        && let Some(group) = self.view.groups.iter().find(|g| g.id == member.instance.group)
-                    {
-                        vacancies.push(Vacancy {
-                            group: group.clone(),
-                            first_primary: member.instance.first_primary && !self.view.cluster.formed,
-                            replaces: None,
-                            not_on: Vec::new(),
-                        });
-                    }
                 }
             }
         }
         if retire.is_empty() {
             return Then::GoOn;
+        }
+        for member in self.view.wanted().filter(|m| retire.contains(&m.instance.id)) {
+            // A member on its way to replace another is not missed: its place is planned anew. One that is being replaced leaves
+            // its place to its heir.
+            let heir = |m: &Member<'_>| m.instance.replaces == Some(member.instance.id);
+            let has_heir = self.view.wanted().any(|m| heir(m) && !retire.contains(&m.instance.id));
+            if member.instance.replaces.is_none()
+                && !has_heir
+                && let Some(group) = self.view.groups.iter().find(|g| g.id == member.instance.group)
+            {
+                vacancies.push(Vacancy {
+                    group: group.clone(),
+                    first_primary: member.instance.first_primary && !self.view.cluster.formed,
+                    replaces: None,
+                    not_on: Vec::new(),
+                });
+            }
         }
         let cause = format!("replaces {}", names.join(", "));
         let mut seats = self.seats(&gone_hosts);
