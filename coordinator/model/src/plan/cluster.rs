@@ -83,7 +83,8 @@ impl Turn<'_, '_, '_> {
     }
 
     fn wait_for_gone(&mut self) {
-        for member in self.view.members.iter().filter(|member| !lost(member)) {
+        let leaving = |member: &&Member<'_>| !member.instance.wanted() && !lost(member);
+        for member in self.view.members.iter().filter(leaving) {
             let host = member.host.map(|host| host.facts.name.clone()).unwrap_or_default();
             self.plan
                 .wait(self.id, format!("instance {} is not gone from host {host} yet", member.instance.id));
@@ -291,6 +292,9 @@ impl Turn<'_, '_, '_> {
         if self.view.resource.change.outcome == Outcome::InFlight || !self.view.cluster.formed {
             self.plan.propose.push(Decision::Satisfied { cluster: self.id });
             return Then::Stop;
+        }
+        if leaving {
+            self.wait_for_gone();
         }
         if moving || leaving {
             return Then::Stop;
