@@ -10,7 +10,7 @@ use shardplane_proto::ids::{GroupId, HostId, ResourceId};
 
 use crate::{
     net::Cidr,
-    observed::Observed,
+    observed::{FRESH, Observed},
     state::{Footprint, Host, Presence, State},
     time::Timestamp,
 };
@@ -31,6 +31,7 @@ pub struct Seat {
 pub struct Draft<'a> {
     state: &'a State,
     open: BTreeSet<HostId>,
+    missing: Vec<&'a str>,
     promised: BTreeMap<HostId, Footprint>,
     taken: BTreeSet<(ResourceId, Ipv4Addr)>,
 }
@@ -44,8 +45,12 @@ impl<'a> Draft<'a> {
             let sum = promised.entry(instance.host).or_default();
             *sum = sum.plus(instance.footprint);
         }
+        // A new leader hears its hosts one after another; the first ones are not all there is.
+        let gathering = now.since(observed.since) <= FRESH;
+        let missing = |host: &&Host| gathering && host.presence == Presence::Present && !open(host);
         Self {
             state,
+            missing: state.hosts.values().filter(missing).map(|host| host.facts.name.as_str()).collect(),
             open: state.hosts.values().filter(open).map(|host| host.id).collect(),
             promised,
             taken: state.instances.values().map(|i| (i.subnet, i.ipv4)).collect(),
@@ -67,6 +72,11 @@ impl<'a> Draft<'a> {
     /// Hosts that may get instances, by id.
     pub fn open_hosts(&self) -> impl Iterator<Item = &'a Host> {
         self.open.iter().filter_map(|id| self.state.hosts.get(id))
+    }
+
+    /// Names of hosts that have not found a new leader yet, while they can be expected to.
+    pub fn missing(&self) -> &[&'a str] {
+        &self.missing
     }
 
     /// What is promised on a host.

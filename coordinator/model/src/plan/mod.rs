@@ -70,6 +70,9 @@ pub fn plan(state: &State, observed: &Observed, now: Timestamp, ids: NewIds<'_>)
     let mut plan = Plan::default();
     liveness::plan(state, observed, now, &mut plan);
     let mut draft = draft::Draft::new(state, observed, now);
+    if !draft.missing().is_empty() {
+        plan.again_after(observed.since, Millis(crate::observed::FRESH.0 + 1));
+    }
     for id in state.clusters.keys() {
         if let Some(view) = cluster_view(state, observed, *id, now) {
             cluster::plan(state, &view, &mut draft, ids, &mut plan);

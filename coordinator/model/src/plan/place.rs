@@ -69,6 +69,9 @@ pub fn fill(
     ids: NewIds<'_>,
 ) -> Result<Vec<Reservation>, String> {
     let shape = shape(state, view).ok_or("its offers are no longer in the catalogue")?;
+    if !draft.missing().is_empty() {
+        return Err(format!("this leader has not heard of host {} yet", draft.missing().join(", host ")));
+    }
     let mut trial = draft.clone();
     let mut taken = seats.clone();
     let mut reservations = Vec::new();
