@@ -222,3 +222,88 @@ async fn send(to: &mut Connection, body: v1::to_guest::Body) -> Result<(), Strin
         Err(_) => Err(format!("it read nothing for {} s", IO_DEADLINE.as_secs())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vmm::fake::eventually;
+
+    const ID: InstanceId = InstanceId::from_u128(1);
+
+    struct Guest(Connection);
+
+    impl Guest {
+        async fn dial(socket: &Path) -> Self {
+            let codec = LengthDelimitedCodec::builder().max_frame_length(MAX_FRAME).new_codec();
+            let mut guest = Self(Framed::new(UnixStream::connect(socket).await.unwrap(), codec));
+            guest.say(v1::from_guest::Body::Hello(v1::GuestHello::default())).await;
+            guest
+        }
+
+        async fn say(&mut self, body: v1::from_guest::Body) {
+            let frame = v1::FromGuest { body: Some(body) }.encode_to_vec();
+            self.0.send(frame.into()).await.unwrap();
+        }
+
+        async fn hear(&mut self) -> Option<v1::to_guest::Body> {
+            let frame = timeout(Duration::from_secs(5), self.0.next()).await.unwrap()?.unwrap();
+            v1::ToGuest::decode(frame).unwrap().body
+        }
+    }
+
+    fn assignment(config_generation: u64, tasks: &[&str]) -> Option<Arc<Assignment>> {
+        let task = |id: &&str| v1::GuestTask { task_id: (*id).into(), payload: Vec::new() };
+        let tasks = tasks.iter().map(task).collect();
+        let spec = v1::InstanceSpec { config_generation, tasks, ..Default::default() };
+        Some(Arc::new(Assignment { spec, nic: v1::GuestNic::default() }))
+    }
+
+    fn is_config(body: Option<v1::to_guest::Body>, generation: u64) -> bool {
+        matches!(body, Some(v1::to_guest::Body::Config(config)) if config.generation == generation)
+    }
+
+    fn is_task(body: Option<v1::to_guest::Body>, id: &str) -> bool {
+        matches!(body, Some(v1::to_guest::Body::Task(task)) if task.task_id == id)
+    }
+
+    #[tokio::test]
+    async fn a_guest_is_given_what_it_lacks_and_its_words_reach_the_board() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("host.sock");
+        let board = Arc::new(Board::default());
+        let link = GuestLink::listen(&socket, ID, Arc::clone(&board)).unwrap();
+        board.set_machine(ID, v1::MachineState::Running, "", 1);
+        let mut guest = Guest::dial(&socket).await;
+        assert!(link.connected_within(Duration::from_secs(5)).await);
+        link.want(|wanted| wanted.assignment = assignment(1, &["a"]));
+        assert!(is_config(guest.hear().await, 1));
+        assert!(is_task(guest.hear().await, "a"));
+        link.want(|wanted| wanted.assignment = assignment(1, &["a", "b"]));
+        assert!(is_task(guest.hear().await, "b"), "neither the config nor a task is given twice");
+        for task_id in ["a", "never asked for"] {
+            let outcome = v1::TaskOutcome { task_id: task_id.into(), ok: true, error: String::new() };
+            guest.say(v1::from_guest::Body::Outcome(outcome)).await;
+        }
+        guest
+            .say(v1::from_guest::Body::Report(v1::GuestReport { engine_starts: 7, ..Default::default() }))
+            .await;
+        let starts = || {
+            board.full().instances.first().and_then(|one| one.guest.as_ref().map(|guest| guest.engine_starts))
+        };
+        eventually("the report is on the board", || starts() == Some(7)).await;
+        assert!(board.has_outcome("a") && !board.has_outcome("never asked for"));
+
+        // A supervisor that was restarted: the old connection counts no longer.
+        let mut newer = Guest::dial(&socket).await;
+        assert!(is_config(newer.hear().await, 1));
+        assert!(is_task(newer.hear().await, "b"), "the outcome of a is known");
+        assert_eq!(guest.hear().await, None);
+        eventually("the old report is withdrawn", || starts().is_none()).await;
+        link.want(|wanted| wanted.assignment = assignment(2, &[]));
+        assert!(is_config(newer.hear().await, 2));
+        link.want(|wanted| wanted.stop = Some(5));
+        assert!(matches!(newer.hear().await, Some(v1::to_guest::Body::Stop(stop)) if stop.deadline_ms == 5));
+        drop(link);
+        assert!(!socket.exists());
+    }
+}

@@ -25,6 +25,8 @@ const KEEP_ALIVE_DEADLINE: Duration = Duration::from_millis(2500);
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
 /// A stream that takes nothing for this long is dead, whatever the transport says.
 const STALLED_AFTER: Duration = Duration::from_secs(5);
+/// A leader says something every second while a quorum confirms it; after this silence another may lead.
+const SILENT_AFTER: Duration = Duration::from_secs(10);
 /// Outcomes are sent again this often while the spec still has their tasks.
 const REPEAT_OUTCOMES_EVERY: u32 = 5;
 /// A spec of a host with many instances and many remotes is large.
@@ -130,7 +132,7 @@ async fn serve(
     let mut heartbeat = interval(HEARTBEAT_EVERY);
     heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut beats = 0u32;
-    let mut taken = Instant::now();
+    let (mut taken, mut heard) = (Instant::now(), Instant::now());
     let mut full = Some(session.board.full());
     loop {
         // Only what the stream has room for is taken off the board: a slow stream sends newer facts, not more.
@@ -151,9 +153,15 @@ async fn serve(
         if !room && taken.elapsed() > STALLED_AFTER {
             return format!("it took nothing for {} s", STALLED_AFTER.as_secs());
         }
+        if heard.elapsed() > SILENT_AFTER {
+            return format!("it said nothing for {} s", SILENT_AFTER.as_secs());
+        }
         tokio::select! {
             received = incoming.message() => match received {
-                Ok(Some(message)) => take(session, message),
+                Ok(Some(message)) => {
+                    heard = Instant::now();
+                    take(session, message);
+                }
                 Ok(None) => return "the coordinator ended it".into(),
                 Err(status) => return format!("{}: {}", status.code(), status.message()),
             },

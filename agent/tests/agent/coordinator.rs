@@ -16,7 +16,10 @@ use tonic::{Request, Response, Status, Streaming};
 pub const TOKEN: &str = "host-token-of-the-test";
 const PATIENCE: Duration = Duration::from_secs(30);
 
-struct Script(mpsc::Sender<Session>);
+struct Script {
+    sessions: mpsc::Sender<Session>,
+    leader: Option<SocketAddr>,
+}
 
 #[tonic::async_trait]
 impl HostSession for Script {
@@ -30,9 +33,22 @@ impl HostSession for Script {
         if token != Some(format!("Bearer {TOKEN}").as_str()) {
             return Err(Status::unauthenticated("wrong token"));
         }
+        if let Some(leader) = self.leader {
+            let mut status = Status::failed_precondition("not the leader");
+            status.metadata_mut().insert("shardplane-leader", leader.to_string().parse().unwrap());
+            return Err(status);
+        }
         let (to, stream) = mpsc::channel(8);
+        let beats = to.clone();
+        tokio::spawn(async move {
+            let beat = || v1::ToHost { body: Some(v1::to_host::Body::Heartbeat(v1::Heartbeat {})) };
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            while beats.send(Ok(beat())).await.is_ok() {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        });
         let session = Session { from: request.into_inner(), to, reports: Vec::new() };
-        self.0.send(session).await.map_err(|_| Status::unavailable("the test is over"))?;
+        self.sessions.send(session).await.map_err(|_| Status::unavailable("the test is over"))?;
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 }
@@ -47,10 +63,20 @@ pub struct Coordinator {
 impl Coordinator {
     /// Listens on a free port.
     pub async fn start() -> Self {
+        Self::start_as(None).await
+    }
+
+    /// Listens on a free port and sends agents to `leader`.
+    pub async fn follower_of(leader: SocketAddr) -> Self {
+        Self::start_as(Some(leader)).await
+    }
+
+    async fn start_as(leader: Option<SocketAddr>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (sender, sessions) = mpsc::channel(4);
-        let server = tonic::transport::Server::builder().add_service(HostSessionServer::new(Script(sender)));
+        let server = tonic::transport::Server::builder()
+            .add_service(HostSessionServer::new(Script { sessions: sender, leader }));
         tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
         Self { address, sessions }
     }
@@ -58,9 +84,8 @@ impl Coordinator {
     /// The next session that an agent opens: hello taken, welcome sent.
     pub async fn session(&mut self) -> (v1::HostHello, Session) {
         let mut session = timeout(PATIENCE, self.sessions.recv()).await.expect("no session").unwrap();
-        let hello = match session.next().await {
-            v1::from_host::Body::Hello(hello) => hello,
-            other => panic!("first came {other:?}"),
+        let v1::from_host::Body::Hello(hello) = session.next().await else {
+            panic!("the first message is no hello")
         };
         session.say(v1::to_host::Body::Welcome(v1::Welcome { term: 1, lost_after_ms: 60_000 })).await;
         (hello, session)

@@ -55,9 +55,28 @@ impl Host {
             "addr add 192.0.2.1/24 dev underlay",
             "link set underlay up",
         ] {
-            assert!(Command::new("ip").args(arguments.split(' ')).status().unwrap().success(), "{arguments}");
+            Self::ip(arguments);
         }
         Self { dir: tempfile::tempdir().unwrap(), agent: None }
+    }
+
+    /// Runs `ip` in the namespace of the calling thread.
+    pub fn ip(arguments: &str) {
+        assert!(Command::new("ip").args(arguments.split(' ')).status().unwrap().success(), "{arguments}");
+    }
+
+    /// How many loop devices this host's machines hold on files whose path contains `name`.
+    pub fn loops(&self, name: &str) -> usize {
+        let mut devices = std::collections::BTreeSet::new();
+        for pid in self.machines() {
+            let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
+            devices.extend(mounts.lines().filter_map(|line| {
+                let device = line.split_ascii_whitespace().find(|word| word.starts_with("/dev/loop"))?;
+                Some(device.trim_start_matches("/dev/").to_owned())
+            }));
+        }
+        let backing = |device: &String| fs::read_to_string(format!("/sys/block/{device}/loop/backing_file"));
+        devices.iter().filter(|device| backing(device).is_ok_and(|file| file.contains(name))).count()
     }
 
     /// Writes the configuration.

@@ -1,9 +1,14 @@
 //! The real agent with real machines, driven by a scripted coordinator over the wire. Needs root and the image.
 
+#![allow(clippy::unwrap_used)]
+
 mod coordinator;
 mod host;
 
-use std::fs;
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 use nix::{
     sys::signal::{Signal, kill},
@@ -20,7 +25,11 @@ use crate::{
     host::{Host, eventually},
 };
 
-const ID: InstanceId = InstanceId::from_u128(0x0193_0000_0000_0000_0000_0000_0000_0001);
+const IDS: [InstanceId; 2] = [
+    InstanceId::from_u128(0x0193_0000_0000_0000_0000_0000_0000_0001),
+    InstanceId::from_u128(0x0193_0000_0000_0000_0000_0000_0000_0002),
+];
+const ID: InstanceId = IDS[0];
 
 fn spec(term: u64, generation: u64, digest: &str, instances: usize) -> v1::HostSpec {
     let (vpc, subnet) = (ResourceId::from_u128(11).to_string(), ResourceId::from_u128(12).to_string());
@@ -39,8 +48,8 @@ fn spec(term: u64, generation: u64, digest: &str, instances: usize) -> v1::HostS
             config_epoch: 1,
         })),
     };
-    let instance = v1::InstanceSpec {
-        instance_id: ID.to_string(),
+    let instance = |number: usize| v1::InstanceSpec {
+        instance_id: IDS[number].to_string(),
         engine: "valkey".into(),
         image_digest: digest.into(),
         vcpus: 1,
@@ -50,13 +59,14 @@ fn spec(term: u64, generation: u64, digest: &str, instances: usize) -> v1::HostS
         volume_gib: 1,
         vpc_id: vpc.clone(),
         subnet_id: subnet.clone(),
-        mac: "02:00:0a:14:00:05".into(),
-        ipv4: "10.20.0.5".into(),
+        mac: format!("02:00:0a:14:00:0{}", number + 5),
+        ipv4: format!("10.20.0.{}", number + 5),
         hostname: "machine-of-the-test".into(),
         config_generation: 1,
         engine_config: engine.encode_to_vec(),
         tasks: vec![v1::GuestTask { task_id: format!("slots-{generation}"), payload: task.encode_to_vec() }],
     };
+    let instances = (0..instances).map(instance).collect();
     let subnet = v1::SubnetSpecOnHost {
         subnet_id: subnet,
         vni: 4242,
@@ -68,7 +78,7 @@ fn spec(term: u64, generation: u64, digest: &str, instances: usize) -> v1::HostS
         generation,
         term,
         vpcs: vec![v1::VpcSpecOnHost { vpc_id: vpc, subnets: vec![subnet] }],
-        instances: vec![instance; instances],
+        instances,
     }
 }
 
@@ -150,15 +160,46 @@ async fn scenario(host: &mut Host) {
     assert_eq!((report.gone, report.accepted_generation), (vec![ID.to_string()], 2));
     assert!(host.machines().is_empty() && !host.path("state/volumes").join(ID.to_string()).exists());
 
-    session.spec(spec(2, 3, &digest, 1)).await;
+    session.spec(spec(2, 3, &digest, 2)).await;
+    let both =
+        |report: &v1::HostReport| report.instances.iter().any(|one| one.instance_id == IDS[1].to_string());
+    session.report("the second", |report| both(report)).await;
+    eventually("both run", || host.machines().len() == 2);
     engine(&mut session).await;
+    assert_eq!(host.loops("volumes"), 2);
+    assert_eq!(host.loops(".erofs"), 1, "an image is attached once");
     host.end_agent(Signal::SIGTERM);
-    assert_eq!(host.machines().len(), 1);
+    assert_eq!(host.machines().len(), 2);
     let swept = host.sweep();
     assert!(swept.status.success(), "{}", String::from_utf8_lossy(&swept.stderr));
     assert!(host.machines().is_empty());
     eventually("nothing is mounted or attached", || host.traces().is_empty());
     assert!(!host.path("run").exists() && !host.path("state/volumes").exists());
+}
+
+#[test]
+fn an_agent_follows_the_leader_and_notices_a_dead_peer() {
+    if let Some(why) = host::cannot_run() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let mut host = Host::new();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut leader = Coordinator::start().await;
+        let follower = Coordinator::follower_of(leader.address).await;
+        host.configure(follower.address);
+        host.start_agent();
+        let (_, mut session) = leader.session().await;
+        session.report("full", |report| report.full).await;
+        // As when its host loses power: nobody closes the connection.
+        let cut = Instant::now();
+        Host::ip("link set lo down");
+        eventually("the agent notices", || host.log().contains("session ended"));
+        assert!(cut.elapsed() < Duration::from_secs(6), "after {:?}", cut.elapsed());
+        Host::ip("link set lo up");
+        leader.session().await;
+    });
 }
 
 /// What PID 1 of a machine may do and sees, from outside.
