@@ -242,7 +242,7 @@ mod tests {
 
         async fn say(&mut self, body: v1::from_guest::Body) {
             let frame = v1::FromGuest { body: Some(body) }.encode_to_vec();
-            self.0.send(frame.into()).await.unwrap();
+            self.0.send(Bytes::from(frame)).await.unwrap();
         }
 
         async fn hear(&mut self) -> Option<v1::to_guest::Body> {
