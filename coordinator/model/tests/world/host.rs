@@ -1,0 +1,171 @@
+//! Simulated hosts with their agents. In: host specs and time. Out: machines that start after delays, nodes that run in them,
+//! outcomes of tasks, reports. An agent keeps its spec through a reboot and starts nothing before it has heard a leader again.
+
+use std::collections::BTreeMap;
+
+use prost::Message as _;
+use shardplane_model::{
+    engine::{EngineKind, Report},
+    observed::MemberReport,
+    state::HostFacts,
+    time::Timestamp,
+};
+use shardplane_proto::{
+    ids::{HostId, InstanceId, TaskId},
+    v1,
+};
+
+use super::{
+    mesh::Mesh,
+    node::{Node, NodeId},
+    rng::Rng,
+};
+
+/// A primary that died is held back that long, so that its replicas can take over.
+const HELD_BACK: u64 = 15_000;
+
+#[derive(Debug, Clone)]
+pub struct Machine {
+    pub node: Option<NodeId>,
+    /// When its engine answers; none while its host has heard no leader since it booted.
+    pub ready_at: Option<u64>,
+    pub gone_at: Option<u64>,
+    pub due: BTreeMap<TaskId, u64>,
+    pub outcomes: BTreeMap<TaskId, Option<String>>,
+}
+
+#[derive(Debug, Clone)]
+pub struct SimHost {
+    pub id: HostId,
+    pub facts: HostFacts,
+    pub up: bool,
+    pub control_cut: bool,
+    pub peers_cut: bool,
+    pub spec: Option<v1::HostSpec>,
+    /// Term of the leader it has a session with.
+    pub session: Option<u64>,
+    pub connect_at: u64,
+    pub machines: BTreeMap<InstanceId, Machine>,
+}
+
+impl SimHost {
+    pub fn generation(&self) -> u64 {
+        self.spec.as_ref().map_or(0, |spec| spec.generation)
+    }
+
+    /// Accepts a spec unless it is older than what it has.
+    pub fn accept(&mut self, spec: v1::HostSpec) {
+        let key = |spec: &v1::HostSpec| (spec.term, spec.generation);
+        assert!(spec.term >= self.spec.as_ref().map_or(0, |known| known.term), "an old leader is never connected");
+        if self.spec.as_ref().is_none_or(|known| key(known) <= key(&spec)) {
+            self.spec = Some(spec);
+        }
+    }
+
+    pub fn power_off(&mut self, mesh: &mut Mesh) {
+        self.up = false;
+        self.session = None;
+        for machine in self.machines.values_mut() {
+            machine.ready_at = None;
+            machine.due.clear();
+            if let Some(node) = machine.node.and_then(|id| mesh.nodes.get_mut(&id)) {
+                node.up = false;
+                node.link_up = false;
+                node.sync_until = None;
+            }
+        }
+    }
+
+    pub fn power_on(&mut self, now: u64, rng: &mut Rng) {
+        self.up = true;
+        self.facts.boot_id = format!("{:x}", rng.next());
+        self.connect_at = now + 1_000 + rng.below(4_000);
+    }
+
+    /// Everything on it is destroyed.
+    pub fn wipe(&mut self, mesh: &mut Mesh) {
+        self.power_off(mesh);
+        for machine in std::mem::take(&mut self.machines).into_values() {
+            machine.node.and_then(|id| mesh.nodes.remove(&id));
+        }
+        self.spec = None;
+    }
+
+    /// One turn of the agent: machines follow the spec, tasks are performed.
+    pub fn step(&mut self, index: usize, mesh: &mut Mesh, reach: &dyn Fn(usize, usize) -> bool, now: u64, rng: &mut Rng) {
+        if !self.up {
+            return;
+        }
+        let Some(spec) = self.spec.clone() else { return };
+        let wanted: BTreeMap<InstanceId, &v1::InstanceSpec> =
+            spec.instances.iter().map(|i| (i.instance_id.parse().unwrap(), i)).collect();
+        for (id, machine) in &mut self.machines {
+            if !wanted.contains_key(id) && machine.gone_at.is_none() {
+                machine.gone_at = Some(now + 250 + rng.below(1_500));
+            }
+            if machine.gone_at.is_some_and(|at| now >= at)
+                && let Some(node) = machine.node
+            {
+                mesh.nodes.remove(&node);
+            }
+        }
+        self.machines.retain(|_, machine| machine.gone_at.is_none_or(|at| now < at));
+        let may_start = self.session.is_some();
+        for (id, instance) in wanted {
+            let config = v1::ValkeyConfig::decode(instance.engine_config.as_slice()).unwrap();
+            let machine = self.machines.entry(id).or_insert_with(|| Machine {
+                node: None,
+                ready_at: None,
+                gone_at: None,
+                due: BTreeMap::new(),
+                outcomes: BTreeMap::new(),
+            });
+            if machine.ready_at.is_none() && may_start {
+                let was_primary = machine.node.and_then(|id| mesh.nodes.get(&id)).is_some_and(Node::is_slot_master);
+                let held = if was_primary && config.has_replicas { HELD_BACK } else { 0 };
+                machine.ready_at = Some(now + 500 + rng.below(2_500) + held);
+            }
+            if machine.ready_at.is_none_or(|at| now < at) {
+                continue;
+            }
+            let node = *machine.node.get_or_insert_with(|| rng.next() >> 1);
+            let ip = config.announce_ip.parse().unwrap();
+            mesh.nodes.entry(node).or_insert_with(|| Node::new(node, id, index, ip)).up = true;
+            for task in &instance.tasks {
+                let task_id: TaskId = task.task_id.parse().unwrap();
+                let at = *machine.due.entry(task_id).or_insert_with(|| now + rng.below(750));
+                if now >= at && !machine.outcomes.contains_key(&task_id) {
+                    let outcome = mesh.perform(node, &task.payload, reach, now);
+                    machine.outcomes.insert(task_id, outcome.err());
+                }
+            }
+        }
+    }
+
+    /// What it says of each machine.
+    pub fn members(&self, mesh: &Mesh, now: Timestamp) -> Vec<(InstanceId, MemberReport)> {
+        let report = |(id, machine): (&InstanceId, &Machine)| {
+            let node = machine.node.and_then(|id| mesh.nodes.get(&id)).filter(|node| node.up);
+            let engine = node.map(|node| node.report(now.0).encode_to_vec());
+            let state = if machine.gone_at.is_some() {
+                v1::MachineState::Stopping
+            } else if machine.ready_at.is_some_and(|at| now.0 >= at) {
+                v1::MachineState::Running
+            } else {
+                v1::MachineState::Preparing
+            };
+            let said = MemberReport {
+                host: self.id,
+                at: now,
+                machine: state,
+                message: String::new(),
+                engine_state: if node.is_some() { v1::EngineState::Running } else { v1::EngineState::Starting },
+                engine_message: String::new(),
+                engine: engine.and_then(|bytes| -> Option<Report> { EngineKind::Valkey.read_report(&bytes) }),
+                config_generation: 0,
+            };
+            (*id, said)
+        };
+        self.machines.iter().map(report).collect()
+    }
+}

@@ -1,0 +1,198 @@
+//! The simulated leader around the pure model: what it hears becomes [`Observed`] and notices, the plan becomes entries, hosts are
+//! told. Every entry goes through [`Leader::apply`], which audits the state after it.
+
+use std::collections::BTreeMap;
+
+use shardplane_model::{
+    audit,
+    command::{Applied, Command, Decision, Entry, Notice},
+    observed::{HostReport, Observed},
+    plan::{self, Plan},
+    refusal::{Refusal, RefusalCode},
+    state::{Presence, State, TaskState},
+    time::Timestamp,
+};
+use shardplane_proto::ids::{Generation, HostId, TaskId};
+
+use super::host::SimHost;
+use super::mesh::Mesh;
+
+pub struct Leader {
+    pub state: State,
+    pub observed: Observed,
+    pub index: u64,
+    pub term: u64,
+    /// There is no leader before that.
+    pub leads_from: u64,
+    pub last: Plan,
+    pub ids: u64,
+    /// Every decision that the log accepted, with its time.
+    pub decided: Vec<(u64, Decision)>,
+    outcomes: BTreeMap<TaskId, Option<String>>,
+}
+
+impl Leader {
+    pub fn new(now: u64) -> Self {
+        Self {
+            state: State::default(),
+            observed: Observed { since: Timestamp(now), ..Observed::default() },
+            index: 0,
+            term: 1,
+            leads_from: now,
+            last: Plan::default(),
+            ids: 0,
+            decided: Vec::new(),
+            outcomes: BTreeMap::new(),
+        }
+    }
+
+    /// An id like a ULID: time first.
+    pub fn id(&mut self, now: u64) -> u128 {
+        self.ids += 1;
+        u128::from(now) << 80 | u128::from(self.ids)
+    }
+
+    /// Another member leads from `from` on; it has heard nothing yet.
+    pub fn change(&mut self, from: u64) {
+        self.term += 1;
+        self.leads_from = from;
+        self.observed = Observed { since: Timestamp(from), ..Observed::default() };
+        self.outcomes.clear();
+        self.last = Plan::default();
+    }
+
+    pub fn apply(&mut self, now: u64, commands: Vec<Command>) -> Vec<Result<Applied, Refusal>> {
+        self.index += 1;
+        let entry = Entry { at: Timestamp(now), commands };
+        let before: BTreeMap<HostId, Generation> = self.state.hosts.values().map(|h| (h.id, h.generation)).collect();
+        let mut twin = self.state.clone();
+        let answers = self.state.apply(self.index, &entry);
+        assert_eq!(twin.apply(self.index, &entry), answers, "the same entry has the same answers");
+        assert!(twin == self.state, "the same entry leads to the same state");
+        assert_eq!(audit::audit(&self.state), Vec::<String>::new(), "after {entry:?}");
+        for (host, generation) in before {
+            assert!(self.state.hosts[&host].generation >= generation, "a generation went back");
+        }
+        for (command, answer) in entry.commands.iter().zip(&answers) {
+            if let (Command::Decide(decision), Ok(_)) = (command, answer) {
+                self.decided.push((now, decision.clone()));
+            }
+        }
+        answers
+    }
+
+    /// What was decided for an older state is refused or changes nothing that matters.
+    fn again(&mut self, now: u64) {
+        let places = |d: &&Decision| matches!(d, Decision::Place { reservations, .. } if !reservations.is_empty());
+        for place in self.last.propose.iter().filter(places).cloned().collect::<Vec<_>>() {
+            let before = self.state.clone();
+            let answers = self.apply(now, vec![Command::Decide(place.clone())]);
+            assert!(
+                matches!(&answers[..], [Err(refusal)] if refusal.code == RefusalCode::Outdated),
+                "{place:?} applied twice: {answers:?}"
+            );
+            assert!(before.instances == self.state.instances && before.clusters == self.state.clusters);
+        }
+    }
+
+    fn hear(&mut self, hosts: &mut [SimHost], mesh: &Mesh, now: u64) {
+        for host in hosts.iter_mut() {
+            if !host.up || host.control_cut {
+                if let Some(report) = self.observed.hosts.get_mut(&host.id) {
+                    report.connected = false;
+                }
+                host.session = None;
+                continue;
+            }
+            if host.session != Some(self.term) {
+                if now < host.connect_at {
+                    host.session = None;
+                    continue;
+                }
+                host.session = Some(self.term);
+                self.apply(now, vec![Command::Notice(Notice::Host { host: host.id, facts: host.facts.clone() })]);
+            }
+            let said = HostReport {
+                connected: true,
+                at: Timestamp(now),
+                accepted: Generation(host.generation()),
+                complete: true,
+                problems: Vec::new(),
+            };
+            self.observed.hosts.insert(host.id, said);
+            self.observed.members.retain(|_, member| member.host != host.id);
+            self.observed.members.extend(host.members(mesh, Timestamp(now)));
+            for machine in host.machines.values() {
+                self.outcomes.extend(machine.outcomes.iter().map(|(id, error)| (*id, error.clone())));
+            }
+        }
+    }
+
+    /// Level-triggered, as the coordinator does it.
+    fn notices(&self) -> Vec<Command> {
+        let mut notices = Vec::new();
+        for (id, member) in &self.observed.members {
+            let Some(instance) = self.state.instances.get(id) else { continue };
+            let Some(fact) = member.engine.as_ref().map(|engine| engine.fact()) else { continue };
+            if instance.fact.as_ref().is_none_or(|(_, known)| *known != fact) {
+                notices.push(Notice::Engine { instance: *id, fact });
+            }
+        }
+        for instance in self.state.instances.values().filter(|i| !i.wanted()) {
+            let accepted = self.state.hosts.get(&instance.host).is_some_and(|host| {
+                host.presence == Presence::Present
+                    && self.observed.hosts.get(&host.id).is_some_and(|r| r.connected && r.accepted >= host.generation)
+            });
+            if accepted && !self.observed.members.contains_key(&instance.id) {
+                notices.push(Notice::Gone { instance: instance.id, host: instance.host });
+            }
+        }
+        for (task, error) in &self.outcomes {
+            if self.state.tasks.get(task).is_some_and(|task| task.state == TaskState::Running) {
+                notices.push(Notice::TaskEnded { task: *task, error: error.clone() });
+            }
+        }
+        notices.into_iter().map(Command::Notice).collect()
+    }
+
+    pub fn plan(&mut self, now: u64) -> Plan {
+        let mut ids = self.ids;
+        let mut id = || {
+            ids += 1;
+            u128::from(now) << 80 | u128::from(ids)
+        };
+        let plan = plan::plan(&self.state, &self.observed, Timestamp(now), &mut id);
+        self.ids = ids;
+        plan
+    }
+
+    pub fn step(&mut self, hosts: &mut [SimHost], mesh: &Mesh, now: u64) {
+        if now < self.leads_from {
+            return;
+        }
+        self.hear(hosts, mesh, now);
+        let notices = self.notices();
+        if !notices.is_empty() {
+            self.apply(now, notices);
+        }
+        let plan = self.plan(now);
+        self.observed.waiting = plan.waiting.clone();
+        let commands = plan.commands();
+        if !commands.is_empty() {
+            super::check::placed_well(&self.state, &self.observed, &plan, now);
+            let answers = self.apply(now, commands.clone());
+            for (command, answer) in commands.iter().zip(&answers) {
+                assert!(answer.is_ok(), "the planner's own decision was refused: {command:?}: {answer:?}");
+            }
+        }
+        for id in &plan.deliver {
+            let spec = shardplane_model::hostspec::host_spec::<String>(&self.state, *id, self.term, &|_, sealed| {
+                String::from_utf8(sealed.0.clone()).map_err(|e| e.to_string())
+            });
+            let host = hosts.iter_mut().find(|host| host.id == *id).unwrap();
+            host.accept(spec.unwrap().unwrap());
+        }
+        self.last = plan;
+        self.again(now);
+    }
+}

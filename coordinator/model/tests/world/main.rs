@@ -1,0 +1,13 @@
+//! The model in a simulated world whose truth the planner cannot see: hosts that die, return and are cut off, engines that
+//! fail over by themselves, leaders that change. A seed fixes everything.
+#![allow(clippy::unwrap_used)]
+
+mod check;
+mod host;
+mod leader;
+mod mesh;
+mod node;
+mod properties;
+mod rng;
+mod scenarios;
+mod world;

@@ -1,0 +1,193 @@
+//! Random worlds. After every step the audit, the copies, the views and every decision are checked (see `check`); then all faults
+//! end, and within a bound the plan runs empty and every cluster is whole and spread.
+
+use proptest::prelude::*;
+use shardplane_model::{state::OperationKind, view::spread::most_primaries_on_a_host};
+use shardplane_proto::ids::ResourceId;
+
+use super::world::{STEP, World, cluster};
+
+/// What may happen to the world in one moment.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    Nothing,
+    PowerOff(usize),
+    PowerOn(usize),
+    ControlCut(usize),
+    PeersCut(usize),
+    Rejoin(usize),
+    Wipe(usize),
+    NewLeader(u64),
+    NewHost,
+    Create(usize, i32),
+    Grow(usize),
+    Delete(usize),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let host = 0..6_usize;
+    prop_oneof![
+        4 => Just(Event::Nothing),
+        3 => host.clone().prop_map(Event::PowerOff),
+        4 => host.clone().prop_map(Event::PowerOn),
+        2 => host.clone().prop_map(Event::ControlCut),
+        2 => host.clone().prop_map(Event::PeersCut),
+        3 => host.clone().prop_map(Event::Rejoin),
+        3 => host.prop_map(Event::Wipe),
+        2 => (0..10_000_u64).prop_map(Event::NewLeader),
+        1 => Just(Event::NewHost),
+        3 => (prop_oneof![Just(1_usize), 3..=6_usize], 0..=2_i32).prop_map(|(shards, replicas)| Event::Create(shards, replicas)),
+        1 => (0..4_usize).prop_map(Event::Grow),
+        1 => (0..4_usize).prop_map(Event::Delete),
+    ]
+}
+
+#[derive(Debug, Clone)]
+struct History {
+    seed: u64,
+    /// Rack and room of each host.
+    hosts: Vec<(u8, u64)>,
+    clusters: Vec<(usize, i32)>,
+    /// Each with the steps that pass before it.
+    events: Vec<(usize, Event)>,
+}
+
+fn history() -> impl Strategy<Value = History> {
+    let shards = prop_oneof![Just(1_usize), 3..=6_usize];
+    (
+        any::<u64>(),
+        prop::collection::vec((0..3_u8, 2..16_u64), 1..6),
+        prop::collection::vec((shards, 0..=2_i32), 1..3),
+        prop::collection::vec((0..160_usize, event()), 0..12),
+    )
+        .prop_map(|(seed, hosts, clusters, events)| History { seed, hosts, clusters, events })
+}
+
+/// Disks may only be destroyed when every shard has a copy elsewhere that works and the rest can vote: otherwise the truth itself has
+/// lost the data, and no planner heals that.
+fn may_wipe(world: &World, host: usize) -> bool {
+    let others_fine = world.hosts.iter().enumerate().all(|(i, h)| i == host || (h.up && !h.control_cut && !h.peers_cut));
+    others_fine
+        && world.leader.state.clusters.iter().all(|(id, cluster)| {
+            let resource: ResourceId = (*id).into();
+            let nodes = world.nodes_of(resource);
+            let groups = world.status(resource).shards;
+            let here = |n: &&&super::node::Node| n.host == host;
+            let primaries = nodes.iter().filter(here).filter(|n| n.is_slot_master()).count();
+            let kept = groups.iter().all(|group| {
+                world.leader.state.instances_of(*id).filter(|i| i.group.to_string() == group.id && i.wanted()).any(|i| {
+                    nodes.iter().any(|n| {
+                        n.instance == i.id && n.host != host && n.up && n.state_ok(world.now) && (n.link_up || n.is_slot_master())
+                    })
+                })
+            });
+            let votes = groups.len() >= 3 && primaries <= most_primaries_on_a_host(groups.len()) || primaries == 0;
+            (kept && votes && cluster.formed) || nodes.iter().filter(here).count() == 0
+        })
+}
+
+fn cause(world: &mut World, event: Event, known: &mut Vec<(ResourceId, usize, i32)>) {
+    let hosts = world.hosts.len();
+    let now = world.now;
+    match event {
+        Event::Nothing => {}
+        Event::PowerOff(host) => world.power_off(host % hosts),
+        Event::PowerOn(host) if !world.hosts[host % hosts].up => world.power_on(host % hosts),
+        Event::PowerOn(_) => {}
+        Event::ControlCut(host) => world.hosts[host % hosts].control_cut = true,
+        Event::PeersCut(host) => world.hosts[host % hosts].peers_cut = true,
+        Event::Rejoin(host) => {
+            let host = &mut world.hosts[host % hosts];
+            (host.control_cut, host.peers_cut, host.connect_at) = (false, false, now);
+        }
+        Event::Wipe(host) if may_wipe(world, host % hosts) => world.wipe(host % hosts),
+        Event::Wipe(_) => {}
+        Event::NewLeader(gap) => world.change_leader(gap),
+        Event::NewHost => {
+            world.add_host("new", 8);
+        }
+        Event::Create(shards, replicas) => {
+            let id = world.create(1000 * (1 + known.len() as u128), shards, replicas);
+            known.push((id, shards, replicas));
+        }
+        Event::Grow(which) => {
+            let at = which % known.len().max(1);
+            let Some((id, shards, replicas)) = known.get_mut(at).filter(|(_, _, r)| *r < 2) else { return };
+            if world.put_cluster(cluster(*id, World::SUBNET, *shards, *replicas + 1)).is_ok() {
+                *replicas += 1;
+            }
+        }
+        Event::Delete(which) => {
+            let at = which % known.len().max(1);
+            if let Some((id, _, _)) = known.get(at).copied()
+                && world.delete(id).is_ok()
+            {
+                known.retain(|(other, _, _)| *other != id);
+            }
+        }
+    }
+}
+
+fn live(history: &History) -> Result<(), TestCaseError> {
+    let mut world = World::new(history.seed);
+    for (rack, room) in &history.hosts {
+        world.add_host(&format!("r{rack}"), *room);
+    }
+    let mut known = Vec::new();
+    for (shards, replicas) in &history.clusters {
+        cause(&mut world, Event::Create(*shards, *replicas), &mut known);
+    }
+    for (steps, event) in &history.events {
+        (0..*steps).for_each(|_| world.step());
+        cause(&mut world, *event, &mut known);
+    }
+    heal(&mut world);
+    for (id, shards, replicas) in known {
+        world.assert_whole(id);
+        let status = world.status(id);
+        prop_assert_eq!((status.shards.len(), status.nodes.len()), (shards, shards * (1 + usize::try_from(replicas).unwrap())));
+        prop_assert!(status.anti_affinity_ok, "{}", status.anti_affinity_message);
+        prop_assert!(status.primary_spread_ok || replicas == 0, "{} {:?}", status.primary_spread_message, world.seats(id));
+    }
+    Ok(())
+}
+
+fn heal(world: &mut World) {
+    // Six hosts with room for everything: spread is possible for every cluster there is.
+    for _ in 0..6 {
+        world.add_host("", 60);
+    }
+    for at in 0..world.hosts.len() {
+        let now = world.now;
+        let host = &mut world.hosts[at];
+        (host.control_cut, host.peers_cut, host.connect_at) = (false, false, now);
+        if !host.up {
+            world.power_on(at);
+        }
+    }
+    let began = world.now;
+    world.run(8);
+    world.settles(900);
+    let members = world.leader.state.instances.len();
+    let moves = world
+        .leader
+        .state
+        .operations
+        .values()
+        .filter(|o| o.created.0 >= began && [OperationKind::Move, OperationKind::Switchover].contains(&o.kind))
+        .count();
+    assert!(moves <= 2 * members, "{moves} moves for {members} members: that is ping-pong");
+    let (index, decided) = (world.leader.index, world.leader.decided.len());
+    (0..20_000 / STEP).for_each(|_| world.step());
+    assert_eq!(decided, world.leader.decided.len(), "nothing is decided in a healthy world");
+    assert!(world.leader.index - index <= 1, "nothing is logged in a healthy world");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_no_rule_breaks_and_all_heals(history in history()) {
+        live(&history)?;
+    }
+}
