@@ -63,7 +63,11 @@ pub(super) fn reconcile(
     let is = |task: &Task, step: &Step| task.instance == step.instance && task.payload == step.payload;
     let mut stale = Vec::new();
     for task in state.running_tasks(cluster) {
-        if kept(task) || steps.iter().any(|step| is(task, step)) {
+        if steps.iter().any(|step| is(task, step)) {
+            continue;
+        }
+        if kept(task) {
+            plan.wait(cluster, format!("{} on instance {}", task.name, task.instance));
             continue;
         }
         if view.now.since(task.created) > LINGERS {
