@@ -13,7 +13,7 @@ use nix::{
         stat::{Mode, umask},
         wait::{WaitPidFlag, WaitStatus, waitpid},
     },
-    unistd::{Pid, getpid, sethostname},
+    unistd::{Pid, gethostname, getpid, sethostname},
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -126,6 +126,9 @@ fn is_mount_point(path: &Path) -> bool {
 
 /// Sets the host name. Only a nicety, so a failure (no CAP_SYS_ADMIN) is a warning.
 pub fn set_hostname(name: &str) {
+    if gethostname().is_ok_and(|current| current == name) {
+        return;
+    }
     if let Err(error) = sethostname(name) {
         tracing::warn!(name, %error, "host name not set");
     }

@@ -72,7 +72,9 @@ mount -t tmpfs tmpfs "$R/dev"; mkdir "$R/dev/shm"
 mount -t tmpfs tmpfs "$R/dev/shm"
 mknod -m 666 "$R/dev/null" c 1 3; mknod -m 666 "$R/dev/urandom" c 1 9
 mount -t proc proc "$R/proc"
-exec chroot "$R" /sbin/shardplane-supervisor
+# What a launcher leaves to PID 1; sys_chroot is for the chroot on this line.
+CAPS=-all,+net_admin,+chown,+setuid,+setgid,+kill,+dac_override,+fowner,+sys_chroot
+exec setpriv --bounding-set="$CAPS" --inh-caps="$CAPS" chroot "$R" /sbin/shardplane-supervisor
 "#;
 
 impl Guest {
