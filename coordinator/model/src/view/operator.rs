@@ -8,8 +8,8 @@ use shardplane_proto::{
 
 use super::{engine_word, machine_word};
 use crate::{
-    engine::Role,
-    observed::Observed,
+    engine::{Member, Role},
+    observed::{MemberReport, Observed},
     plan::cluster_view,
     state::{Footprint, Intent, OperationKind, OperationState, Presence, Severity, State, Task, TaskState},
     time::Timestamp,
@@ -126,8 +126,8 @@ pub fn instances(state: &State, observed: &Observed, now: Timestamp, filter: &st
                 address: instance.ipv4.to_string(),
                 mac: instance.mac.clone(),
                 intent: intent.to_owned(),
-                machine: member.report.map_or("unknown", |r| machine_word(r.machine)).to_owned(),
-                engine_state: member.report.map_or("unknown", |r| engine_word(r.engine_state)).to_owned(),
+                machine: current(member, |r| machine_word(r.machine)).to_owned(),
+                engine_state: current(member, |r| engine_word(r.engine_state)).to_owned(),
                 role: role.to_owned(),
                 message: format!("{cause} {said}").trim().to_owned(),
                 last_report_time: member.report.map(|r| r.at.to_string()).unwrap_or_default(),
@@ -135,6 +135,15 @@ pub fn instances(state: &State, observed: &Observed, now: Timestamp, filter: &st
         }
     }
     v1::InstanceList { items }
+}
+
+/// What a report says, when it is recent enough to tell how things are.
+fn current(member: &Member<'_>, word: impl Fn(&MemberReport) -> &'static str) -> &'static str {
+    match member.report {
+        Some(report) if member.fresh => word(report),
+        Some(_) => "silent",
+        None => "unknown",
+    }
 }
 
 fn operation_kind(kind: OperationKind) -> &'static str {
