@@ -11,6 +11,7 @@ use std::{
 };
 
 use nix::{
+    mount::{MsFlags, mount},
     sched::{CloneFlags, unshare},
     sys::signal::{Signal, kill},
     unistd::{Pid, geteuid},
@@ -46,9 +47,11 @@ pub struct Host {
 }
 
 impl Host {
-    /// Moves the calling thread, and all it makes, into a network namespace of its own.
+    /// Moves the calling thread, and all it makes, into network and mount namespaces of their own.
     pub fn new() -> Self {
-        unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).unwrap();
+        let nothing: Option<&str> = None;
+        mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing).unwrap();
         for arguments in [
             "link set lo up",
             "link add underlay type bridge",
@@ -102,6 +105,12 @@ impl Host {
         self.dir.path().join(name)
     }
 
+    /// Gives the state its own small file system.
+    pub fn limit_state(&self, options: &str) {
+        fs::create_dir(self.path("state")).unwrap();
+        mount(Some("tmpfs"), &self.path("state"), Some("tmpfs"), MsFlags::empty(), Some(options)).unwrap();
+    }
+
     /// Starts the agent.
     pub fn start_agent(&mut self) {
         let log = fs::File::options().create(true).append(true).open(self.path("agent.log")).unwrap();
@@ -152,7 +161,7 @@ impl Host {
     /// What of this host is still mounted or attached.
     pub fn traces(&self) -> Vec<String> {
         let dir = fs::canonicalize(self.dir.path()).unwrap().display().to_string();
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
         let mut traces: Vec<_> =
             mounts.lines().filter(|line| line.contains(&dir)).map(str::to_owned).collect();
         for entry in fs::read_dir("/sys/block").unwrap() {

@@ -7,6 +7,7 @@ mod host;
 
 use std::{
     fs,
+    io::Write as _,
     time::{Duration, Instant},
 };
 
@@ -99,8 +100,8 @@ async fn engine(session: &mut Session) {
     session.report("the engine runs", engine_runs).await;
 }
 
-#[test]
-fn machines_outlive_the_agent_and_leave_no_trace() {
+/// Runs a scenario on a host of its own, or says in one line why it cannot.
+fn on_a_host(scenario: impl AsyncFnOnce(&mut Host)) {
     if let Some(why) = host::cannot_run() {
         eprintln!("skipped: {why}");
         return;
@@ -108,6 +109,11 @@ fn machines_outlive_the_agent_and_leave_no_trace() {
     let mut host = Host::new();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(scenario(&mut host));
+}
+
+#[test]
+fn machines_outlive_the_agent_and_leave_no_trace() {
+    on_a_host(scenario);
 }
 
 async fn scenario(host: &mut Host) {
@@ -141,6 +147,18 @@ async fn scenario(host: &mut Host) {
         Some((MachineState::Running, 1))
     );
     engine(&mut session).await;
+
+    // OMI-2: the agent loses its memory.
+    host.end_agent(Signal::SIGKILL);
+    fs::write(host.path("state/ledger.json"), "{ half a ledger").unwrap();
+    host.start_agent();
+    let (forgetful, mut session) = coordinator.session().await;
+    assert_eq!(forgetful.accepted_generation, 0);
+    let report = session.report("full", |report| report.full).await;
+    assert!(
+        is(&report, MachineState::Running) && report.problems.iter().any(|text| text.contains("damaged"))
+    );
+    assert_eq!(host.machines(), machines);
 
     // HOST-5: the machine dies; the agent notices and starts it again.
     session.spec(spec(2, 1, &digest, 1)).await;
@@ -178,14 +196,85 @@ async fn scenario(host: &mut Host) {
 }
 
 #[test]
+fn a_machine_that_does_not_stop_in_order_is_killed() {
+    on_a_host(async |host| {
+        let mut coordinator = Coordinator::start().await;
+        host.configure(coordinator.address);
+        host.start_agent();
+        let (hello, mut session) = coordinator.session().await;
+        let digest = hello.images.first().unwrap().digest.clone();
+        session.spec(spec(1, 1, &digest, 1)).await;
+        engine(&mut session).await;
+        kill(Pid::from_raw(host.machines()[0]), Signal::SIGSTOP).unwrap();
+        let asked = Instant::now();
+        session.spec(spec(1, 2, &digest, 0)).await;
+        session.report("stopping", |report| is(report, MachineState::Stopping)).await;
+        session.report("gone", |report| report.gone == [ID.to_string()]).await;
+        assert!(asked.elapsed() > Duration::from_secs(10), "it had its time");
+        assert!(host.machines().is_empty());
+    });
+}
+
+/// OMI-1, HOST-12: an agent that is killed at any moment of a start never makes two machines of one instance.
+#[test]
+fn a_kill_at_any_moment_of_a_start_leaves_one_machine_at_most() {
+    on_a_host(async |host| {
+        let mut coordinator = Coordinator::start().await;
+        host.configure(coordinator.address);
+        for round in 0..12u64 {
+            host.start_agent();
+            let (hello, session) = coordinator.session().await;
+            let digest = hello.images.first().unwrap().digest.clone();
+            session.spec(spec(1, 2 * round + 1, &digest, 1)).await;
+            tokio::time::sleep(Duration::from_millis(round * 15)).await;
+            host.end_agent(Signal::SIGKILL);
+
+            host.start_agent();
+            let (_, mut session) = coordinator.session().await;
+            session.report("full", |report| report.full).await;
+            session.spec(spec(1, 2 * round + 1, &digest, 1)).await;
+            engine(&mut session).await;
+            assert_eq!(host.machines().len(), 1, "killed after {} ms", round * 15);
+            session.spec(spec(1, 2 * round + 2, &digest, 0)).await;
+            session.report("gone", |report| report.gone == [ID.to_string()]).await;
+            assert!(host.machines().is_empty());
+            host.end_agent(Signal::SIGKILL);
+        }
+    });
+}
+
+#[test]
+fn a_full_disk_is_told_and_kills_nothing() {
+    on_a_host(async |host| {
+        let mut coordinator = Coordinator::start().await;
+        host.configure(coordinator.address);
+        host.limit_state("size=96m");
+        host.start_agent();
+        let (hello, mut session) = coordinator.session().await;
+        let digest = hello.images.first().unwrap().digest.clone();
+        session.spec(spec(1, 1, &digest, 1)).await;
+        engine(&mut session).await;
+        let machines = host.machines();
+        // Page by page until nothing fits.
+        let mut filler = fs::File::create(host.path("state/filler")).unwrap();
+        while filler.write_all(&[1; 4096]).is_ok() {}
+        session.spec(spec(1, 2, &digest, 0)).await;
+        let report = session.report("the problem", |report| !report.problems.is_empty()).await;
+        assert!(report.problems.iter().any(|text| text.contains("cannot write the ledger")), "{report:?}");
+        assert_eq!(
+            (report.accepted_generation, host.machines()),
+            (1, machines),
+            "not accepted, so not acted upon"
+        );
+        drop(filler);
+        fs::remove_file(host.path("state/filler")).unwrap();
+        session.report("carried out when there is room", |report| report.gone == [ID.to_string()]).await;
+    });
+}
+
+#[test]
 fn an_agent_follows_the_leader_and_notices_a_dead_peer() {
-    if let Some(why) = host::cannot_run() {
-        eprintln!("skipped: {why}");
-        return;
-    }
-    let mut host = Host::new();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async {
+    on_a_host(async |host| {
         let mut leader = Coordinator::start().await;
         let follower = Coordinator::follower_of(leader.address).await;
         host.configure(follower.address);
