@@ -97,7 +97,9 @@ fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Millis, D::Error> 
         Text(String),
     }
     let refused = |given: &str| {
-        de::Error::custom(format!("{given:?} is not a span: write seconds as a number, or \"30s\", \"5m\", \"1h\", \"500ms\""))
+        de::Error::custom(format!(
+            "{given:?} is not a span: write seconds as a number, or \"30s\", \"5m\", \"1h\", \"500ms\""
+        ))
     };
     let (number, unit) = match Given::deserialize(deserializer)? {
         Given::Seconds(seconds) => (Some(seconds), 1_000),
@@ -123,8 +125,8 @@ impl Config {
     /// # Errors
     /// When the file cannot be read, has an unknown key, or breaks a rule.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let text =
+            fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         let config: Self = toml::from_str(&text)
             .map_err(|source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) })?;
         config.check().map_err(|rule| ConfigError::Rule { path: path.to_owned(), rule })?;
@@ -138,9 +140,10 @@ impl Config {
                 self.key_file.display()
             ));
         }
-        let port = self.advertise.rsplit_once(':').and_then(|(host, port)| {
-            (!host.is_empty()).then(|| port.parse::<u16>().ok())?
-        });
+        let port = self
+            .advertise
+            .rsplit_once(':')
+            .and_then(|(host, port)| (!host.is_empty()).then(|| port.parse::<u16>().ok())?);
         if port.is_none_or(|port| port == 0) {
             return Err(format!("advertise {:?} is not host:port", self.advertise));
         }
@@ -161,7 +164,9 @@ impl Config {
             }
         }
         let prices = self.vm_offers.iter().map(|offer| (&offer.id, offer.price_hour));
-        for (id, price) in prices.chain(self.volume_offers.iter().map(|offer| (&offer.id, offer.price_gib_hour))) {
+        for (id, price) in
+            prices.chain(self.volume_offers.iter().map(|offer| (&offer.id, offer.price_gib_hour)))
+        {
             if !price.is_finite() || price < 0.0 {
                 return Err(format!("the price of {id:?} is not a number from 0"));
             }
@@ -221,7 +226,9 @@ mod tests {
 
     #[test]
     fn a_span_is_seconds_or_a_text() {
-        for (given, millis) in [("45", 45_000), ("\"45s\"", 45_000), ("\"2m\"", 120_000), ("\"5500ms\"", 5_500)] {
+        for (given, millis) in
+            [("45", 45_000), ("\"45s\"", 45_000), ("\"2m\"", 120_000), ("\"5500ms\"", 5_500)]
+        {
             let text = SAMPLE.replace("lost_after = \"30s\"", &format!("lost_after = {given}"));
             assert_eq!(load(&text).unwrap().lost_after, Millis(millis), "{given}");
         }
@@ -238,7 +245,8 @@ mod tests {
             ("advertise = \"", "advertise = \"x", "advertise"),
             ("iops = 750", "iops = 0", "gp3-750"),
         ] {
-            let text = SAMPLE.replace(from, to).replace("advertise = \"x10.0.0.1:7710", "advertise = \"10.0.0.1");
+            let text =
+                SAMPLE.replace(from, to).replace("advertise = \"x10.0.0.1:7710", "advertise = \"10.0.0.1");
             let error = load(&text).map(drop).unwrap_err();
             let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
             assert!(format!("{error} {source}").contains(named), "{from}: {error} {source}");

@@ -56,7 +56,9 @@ pub enum KeyError {
         mode: u32,
     },
     /// Not a key.
-    #[error("the key file {path} has {bytes} bytes, a cluster key has {KEY_BYTES}; copy it from another member")]
+    #[error(
+        "the key file {path} has {bytes} bytes, a cluster key has {KEY_BYTES}; copy it from another member"
+    )]
     Size {
         /// The file.
         path: PathBuf,
@@ -150,7 +152,9 @@ pub enum UnsealError {
     #[error("the sealed secret has version {0}, this program knows {SEALED_VERSION}")]
     Version(u8),
     /// Another key or another resource, or the bytes were changed.
-    #[error("the sealed secret does not open: it was sealed with another cluster key or for another resource, or it is damaged")]
+    #[error(
+        "the sealed secret does not open: it was sealed with another cluster key or for another resource, or it is damaged"
+    )]
     Refused,
 }
 
@@ -287,7 +291,9 @@ mod tests {
         assert_eq!(token_id_of(&token.secret), Some(token.id));
         assert!(token_matches(&token.secret, &token.hash));
         assert!(!token_matches(&new_token(Timestamp(0)).secret, &token.hash));
-        for text in ["", "sp_", "sp_x_y", "xx_01arz3ndektsv4rrffq69g5fav_AAAA", "sp_01arz3ndektsv4rrffq69g5fav_AAAA"] {
+        for text in
+            ["", "sp_", "sp_x_y", "xx_01arz3ndektsv4rrffq69g5fav_AAAA", "sp_01arz3ndektsv4rrffq69g5fav_AAAA"]
+        {
             assert_eq!(token_id_of(text), None, "{text}");
         }
     }

@@ -41,7 +41,13 @@ pub struct FirstTokens {
     pub key_made: bool,
 }
 
-fn raft_config(config: &Config, identity: Identity, key: ClusterKey, clock: Clock, serving: bool) -> RaftConfig {
+fn raft_config(
+    config: &Config,
+    identity: Identity,
+    key: ClusterKey,
+    clock: Clock,
+    serving: bool,
+) -> RaftConfig {
     RaftConfig {
         node_id: identity.node_id,
         data_dir: config.data_dir.clone(),
@@ -62,11 +68,16 @@ pub async fn init(config: &Config) -> Result<FirstTokens> {
     let data_dir = config.data_dir.display();
     match Identity::load(&config.data_dir)?.map(|identity| identity.standing) {
         None => {}
-        Some(Standing::Starting) => bail!("an earlier init or join on {data_dir} did not end; remove the directory and try again"),
-        Some(Standing::Member | Standing::Left) => bail!("{data_dir} is initialised already; start this member with `run`"),
+        Some(Standing::Starting) => {
+            bail!("an earlier init or join on {data_dir} did not end; remove the directory and try again")
+        }
+        Some(Standing::Member | Standing::Left) => {
+            bail!("{data_dir} is initialised already; start this member with `run`")
+        }
     }
     let key_made = !config.key_file.exists();
-    let key = if key_made { ClusterKey::create(&config.key_file)? } else { ClusterKey::load(&config.key_file)? };
+    let key =
+        if key_made { ClusterKey::create(&config.key_file)? } else { ClusterKey::load(&config.key_file)? };
     let clock = Clock::start();
     let identity = Identity::new(clock.now());
     identity.save(&config.data_dir)?;
@@ -123,12 +134,18 @@ pub async fn open_member(config: &Config, clock: Clock) -> Result<Raft> {
     let data_dir = config.data_dir.display();
     let key = ClusterKey::load(&config.key_file)?;
     let identity = match Identity::load(&config.data_dir)? {
-        None => bail!("{data_dir} holds no member: run `init` for a new cluster, or `join` to become a member of one"),
+        None => bail!(
+            "{data_dir} holds no member: run `init` for a new cluster, or `join` to become a member of one"
+        ),
         Some(Identity { standing: Standing::Starting, .. }) => {
-            bail!("the init or join on {data_dir} did not end: run `join` again, or remove the directory and start over")
+            bail!(
+                "the init or join on {data_dir} did not end: run `join` again, or remove the directory and start over"
+            )
         }
         Some(Identity { standing: Standing::Left, node_id }) => {
-            bail!("member {node_id} on {data_dir} has left its cluster: remove the directory and `join` under a new id")
+            bail!(
+                "member {node_id} on {data_dir} has left its cluster: remove the directory and `join` under a new id"
+            )
         }
         Some(identity) => identity,
     };
@@ -189,7 +206,10 @@ pub async fn leave(config: &Config, any: Option<&str>, allow_even: bool) -> Resu
     };
     let any = any.unwrap_or(&config.advertise);
     let members = raft::leave(&key, any, identity.node_id, allow_even, LEAVE).await?;
-    ensure!(members.iter().all(|member| member.id != identity.node_id), "the leader still counts this member");
+    ensure!(
+        members.iter().all(|member| member.id != identity.node_id),
+        "the leader still counts this member"
+    );
     note_left(config)?;
     Ok((identity.node_id, members))
 }

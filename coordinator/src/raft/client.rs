@@ -16,7 +16,8 @@ use std::{
 use openraft::{
     AnyError, BasicNode, OptionalSend, RPCTypes, RaftNetwork, RaftNetworkFactory, StorageIOError,
     error::{
-        Fatal, NetworkError, RPCError, RaftError, RemoteError, ReplicationClosed, StreamingError, Timeout, Unreachable,
+        Fatal, NetworkError, RPCError, RaftError, RemoteError, ReplicationClosed, StreamingError, Timeout,
+        Unreachable,
     },
     network::{Backoff, RPCOption},
     raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse},
@@ -110,7 +111,9 @@ impl Peers {
                 channel
             }
         };
-        Ok(RaftClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE))
+        Ok(RaftClient::new(channel)
+            .max_decoding_message_size(MAX_MESSAGE)
+            .max_encoding_message_size(MAX_MESSAGE))
     }
 
     /// One call: signs the question, checks the answer.
@@ -223,7 +226,9 @@ impl Peer {
             CallError::Unreachable { .. } | CallError::Refused { .. } | CallError::Address(_) => {
                 RPCError::Unreachable(Unreachable::new(&error))
             }
-            CallError::Distrust { .. } | CallError::Malformed { .. } => RPCError::Network(NetworkError::new(&error)),
+            CallError::Distrust { .. } | CallError::Malformed { .. } => {
+                RPCError::Network(NetworkError::new(&error))
+            }
         })?;
         answer.map_err(|error| RPCError::RemoteError(RemoteError::new(self.target, error)))
     }
@@ -248,16 +253,20 @@ impl Peer {
 
         let (chunks, sending) = mpsc::channel(CHUNKS_AHEAD);
         let prover = self.peers.prover.clone();
-        let reading = tokio::task::spawn_blocking(move || send_chunks(*snapshot.snapshot, header, &prover, &chunks));
+        let reading =
+            tokio::task::spawn_blocking(move || send_chunks(*snapshot.snapshot, header, &prover, &chunks));
         let called = timeout(deadline, client.install_snapshot(ReceiverStream::new(sending))).await;
         // The call is over, so nobody takes chunks any more and the reading task ends.
         let read = reading.await.map_err(io::Error::other).and_then(|read| read);
         if let Err(error) = read {
             let signature = Some(snapshot.meta.signature());
-            return Err(StorageIOError::read_snapshot(signature, AnyError::new(&error)).into()).map_err(StreamingError::StorageError);
+            let error = StorageIOError::read_snapshot(signature, AnyError::new(&error));
+            return Err(StreamingError::StorageError(error.into()));
         }
         let answer = match called {
-            Err(_) => return Err(StreamingError::Timeout(self.timed_out(RPCTypes::InstallSnapshot, deadline))),
+            Err(_) => {
+                return Err(StreamingError::Timeout(self.timed_out(RPCTypes::InstallSnapshot, deadline)));
+            }
             Ok(Err(status)) => {
                 return Err(StreamingError::Unreachable(Unreachable::new(&failed(&self.address, status))));
             }

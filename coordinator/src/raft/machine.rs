@@ -8,8 +8,7 @@ use std::{
 };
 
 use openraft::{
-    AnyError, EntryPayload, OptionalSend, RaftSnapshotBuilder, StorageIOError,
-    storage::RaftStateMachine,
+    AnyError, EntryPayload, OptionalSend, RaftSnapshotBuilder, StorageIOError, storage::RaftStateMachine,
 };
 use shardplane_model::state::State;
 use tokio::sync::watch;
@@ -58,7 +57,10 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// The state of the current snapshot, or the empty one.
-    pub(crate) fn load(snapshots: Arc<SnapshotDir>, published: Arc<Published>) -> Result<Self, SnapshotError> {
+    pub(crate) fn load(
+        snapshots: Arc<SnapshotDir>,
+        published: Arc<Published>,
+    ) -> Result<Self, SnapshotError> {
         let mut machine = Self {
             state: State::default(),
             last: None,
@@ -89,7 +91,7 @@ impl Machine {
         self.published.publish(self.state.clone(), self.last.map_or(0, |last| last.index));
     }
 
-    fn apply_one(&mut self, entry: LogEntry) -> Result<Answers, StorageError> {
+    fn apply_one(&mut self, entry: LogEntry) -> Result<Answers, Box<StorageError>> {
         let answers = match entry.payload {
             EntryPayload::Blank => Answers::new(),
             EntryPayload::Normal(commands) => {
@@ -98,8 +100,9 @@ impl Machine {
                 let state = &mut self.state;
                 let apply = AssertUnwindSafe(|| state.apply(entry.log_id.index, &commands));
                 catch_unwind(apply).map_err(|_| {
-                    let text = format!("applying entry {} panicked: a defect of this program", entry.log_id.index);
-                    StorageIOError::apply(entry.log_id, AnyError::error(text))
+                    let text =
+                        format!("applying entry {} panicked: a defect of this program", entry.log_id.index);
+                    Box::new(StorageIOError::apply(entry.log_id, AnyError::error(text)).into())
                 })?
             }
             EntryPayload::Membership(membership) => {
@@ -124,7 +127,9 @@ impl RaftStateMachine<TypeConfig> for Machine {
         I: IntoIterator<Item = LogEntry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let answers = entries.into_iter().map(|entry| self.apply_one(entry)).collect::<Result<_, _>>()?;
+        let applied: Result<_, Box<StorageError>> =
+            entries.into_iter().map(|entry| self.apply_one(entry)).collect();
+        let answers = applied.map_err(|error| *error)?;
         self.publish();
         Ok(answers)
     }
@@ -144,7 +149,11 @@ impl RaftStateMachine<TypeConfig> for Machine {
         Ok(Box::new(file.map_err(|e| StorageIOError::write_snapshot(None, AnyError::new(&e)))?))
     }
 
-    async fn install_snapshot(&mut self, meta: &SnapshotMeta, mut received: Box<File>) -> Result<(), StorageError> {
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta,
+        mut received: Box<File>,
+    ) -> Result<(), StorageError> {
         let (snapshots, covered) = (self.snapshots.clone(), meta.clone());
         let installed = tokio::task::spawn_blocking(move || snapshots.install(&covered, &mut received)).await;
         let state = installed

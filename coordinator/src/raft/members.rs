@@ -14,7 +14,6 @@ use openraft::{
     BasicNode, ChangeMembers,
     error::{ChangeMembershipError, ClientWriteError, RaftError},
 };
-use serde::{Deserialize, Serialize};
 use tokio::{
     sync::Mutex,
     time::{Instant, sleep, timeout, timeout_at},
@@ -23,6 +22,7 @@ use tokio::{
 use super::{
     Member, MemberStatus,
     client::{CallError, Peers},
+    member_error::MemberError,
     membership::{self, Kept, Learner, Members, Promotion, Removal},
     role::leader_of,
     types::{Core, Metrics},
@@ -40,86 +40,6 @@ const TEND_MOST: Duration = Duration::from_secs(30);
 const NEARLY: u64 = 100;
 /// Attempts to hand leadership over.
 const HAND_OVERS: u32 = 3;
-
-/// Why the members are as they were (or, where the text says so, may change yet).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum MemberError {
-    /// Another member leads, or none.
-    #[error("this member does not lead{}", .leader.as_ref().map_or_else(|| "; no leader is known".to_owned(), |at| format!("; the leader is {}", at.address)))]
-    NotLeader {
-        /// Ask this one.
-        leader: Option<Member>,
-    },
-    /// Nobody answers at the address of the new member.
-    #[error("cannot add member {id}: {reason}; start it with the same key file and check its `advertise` address")]
-    Unreachable {
-        /// The new member.
-        id: u64,
-        /// What happened.
-        reason: String,
-    },
-    /// Somebody else answers there.
-    #[error("cannot add member {id}: at {address} answers member {found}; check the `advertise` addresses")]
-    OtherMember {
-        /// The new member.
-        id: u64,
-        /// The address it gave.
-        address: String,
-        /// Who answers.
-        found: u64,
-    },
-    /// The id is in use at another address.
-    #[error("member {id} is known at {known}; an id keeps its address: let the member leave and join anew")]
-    AddressChanged {
-        /// The member.
-        id: u64,
-        /// The address that the cluster knows.
-        known: String,
-    },
-    /// The new member did not get all data in time; it was taken out again.
-    #[error("member {id} did not get all data within {seconds} s and was taken out again; check its disk and network and join again")]
-    NotCaughtUp {
-        /// The new member.
-        id: u64,
-        /// The deadline.
-        seconds: u64,
-    },
-    /// No such member.
-    #[error("there is no member {id}")]
-    Unknown {
-        /// The id.
-        id: u64,
-    },
-    /// It is the only one that votes.
-    #[error("member {id} is the only voter: without it there is no cluster")]
-    OnlyVoter {
-        /// The id.
-        id: u64,
-    },
-    /// An even number of voters would be left.
-    #[error("without member {id} there would be {left} voters, and an even number tolerates no more losses than one fewer; let a new member join first (it takes the place), or say that another one leaves next (allow an even number)")]
-    Even {
-        /// The id.
-        id: u64,
-        /// Voters that would be left.
-        left: usize,
-    },
-    /// Another change is under way.
-    #[error("another change of the members is under way; try again when it is done")]
-    Busy,
-    /// No quorum confirmed the change in time.
-    #[error("too few members confirmed the change in time: it may yet take effect; look at the members and try again")]
-    Timeout,
-    /// Leadership could not be handed over.
-    #[error("member {id} leads and no other voter took over; nothing was changed. Check that the other voters answer")]
-    NotHandedOver {
-        /// The leader.
-        id: u64,
-    },
-    /// The member stopped.
-    #[error("this member has stopped")]
-    Stopped,
-}
 
 /// The membership as one member sees and, when it leads, changes it.
 #[derive(Clone)]
@@ -178,7 +98,9 @@ impl Keeper {
         let metrics = self.leading()?;
         let known = metrics.membership_config.membership().get_node(&id).map(|node| node.addr.clone());
         match &known {
-            Some(known) if known != address => return Err(MemberError::AddressChanged { id, known: known.clone() }),
+            Some(known) if known != address => {
+                return Err(MemberError::AddressChanged { id, known: known.clone() });
+            }
             Some(_) | None => {}
         }
         let probe = self.probe(address, 0).await;
@@ -230,15 +152,17 @@ impl Keeper {
     pub(crate) async fn remove(&self, id: u64, allow_even: bool) -> MembersAnswer {
         let metrics = self.leading()?;
         let address = metrics.membership_config.membership().get_node(&id).map(|node| node.addr.clone());
-        let removal = membership::removal(&self.view(&metrics).await, id, allow_even).map_err(|kept| match kept {
-            Kept::Unknown => MemberError::Unknown { id },
-            Kept::OnlyVoter => MemberError::OnlyVoter { id },
-            Kept::Even(left) => MemberError::Even { id, left },
-        })?;
+        let removal =
+            membership::removal(&self.view(&metrics).await, id, allow_even).map_err(|kept| match kept {
+                Kept::Unknown => MemberError::Unknown { id },
+                Kept::OnlyVoter => MemberError::OnlyVoter { id },
+                Kept::Even(left) => MemberError::Even { id, left },
+            })?;
         if id == self.me {
             let leader = self.hand_over().await?;
             let request = LeaveRequest { id, allow_even };
-            let answer = self.peers.call(&leader.address, leader.id, Method::Leave, &request, CHANGE * 2).await;
+            let answer =
+                self.peers.call(&leader.address, leader.id, Method::Leave, &request, CHANGE * 2).await;
             return answer.unwrap_or(Err(MemberError::NotLeader { leader: Some(leader) }));
         }
         self.change(match removal {
@@ -267,11 +191,15 @@ impl Keeper {
             Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_)))) => {
                 Err(MemberError::NotLeader { leader: leader_of(&self.metrics()) })
             }
-            Ok(Err(RaftError::APIError(ClientWriteError::ChangeMembershipError(error)))) => Err(match error {
-                ChangeMembershipError::InProgress(_) => MemberError::Busy,
-                ChangeMembershipError::EmptyMembership(_) => MemberError::OnlyVoter { id: self.me },
-                ChangeMembershipError::LearnerNotFound(missing) => MemberError::Unknown { id: missing.node_id },
-            }),
+            Ok(Err(RaftError::APIError(ClientWriteError::ChangeMembershipError(error)))) => {
+                Err(match error {
+                    ChangeMembershipError::InProgress(_) => MemberError::Busy,
+                    ChangeMembershipError::EmptyMembership(_) => MemberError::OnlyVoter { id: self.me },
+                    ChangeMembershipError::LearnerNotFound(missing) => {
+                        MemberError::Unknown { id: missing.node_id }
+                    }
+                })
+            }
         }
     }
 
@@ -291,10 +219,14 @@ impl Keeper {
         let learners = learning.into_iter().map(|(id, address)| async move {
             let matched = metrics.replication.as_ref().and_then(|all| all.get(&id).copied().flatten());
             let near = matched.is_some_and(|at| at.index + NEARLY >= last);
-            let ready = near && self.probe(&address, id).await.is_ok_and(|answer| answer.id == id && answer.serving);
+            let ready =
+                near && self.probe(&address, id).await.is_ok_and(|answer| answer.id == id && answer.serving);
             (id, Learner { address, ready })
         });
-        Members { voters: voting.into_iter().collect(), learners: join_all(learners).await.into_iter().collect() }
+        Members {
+            voters: voting.into_iter().collect(),
+            learners: join_all(learners).await.into_iter().collect(),
+        }
     }
 
     /// Makes another voter the leader. Voters refuse to vote while they hear a leader, so this one falls silent for the
@@ -314,7 +246,8 @@ impl Keeper {
             sleep(self.lease).await;
             if let Some(target) = self.successor() {
                 tracing::info!(from = self.me, to = target.id, "handing leadership over");
-                let asked = self.peers.call::<_, ()>(&target.address, target.id, Method::Elect, &(), PROBE).await;
+                let asked =
+                    self.peers.call::<_, ()>(&target.address, target.id, Method::Elect, &(), PROBE).await;
                 if let Err(error) = asked {
                     tracing::warn!(member = target.id, %error, "the successor cannot be asked to campaign");
                 }
@@ -331,7 +264,10 @@ impl Keeper {
         let metrics = self.metrics();
         let replication = metrics.replication.as_ref()?;
         let membership = metrics.membership_config.membership();
-        let best = membership.voter_ids().filter(|id| *id != self.me).max_by_key(|id| replication.get(id).copied())?;
+        let best = membership
+            .voter_ids()
+            .filter(|id| *id != self.me)
+            .max_by_key(|id| replication.get(id).copied())?;
         Some(Member { id: best, address: membership.get_node(&best)?.addr.clone() })
     }
 

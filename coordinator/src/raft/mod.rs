@@ -10,6 +10,7 @@ mod client;
 mod identity;
 mod log;
 mod machine;
+mod member_error;
 mod members;
 mod membership;
 mod open;
@@ -48,7 +49,7 @@ use tokio::{
 
 pub use self::{
     identity::{Identity, IdentityError, Standing},
-    members::MemberError,
+    member_error::MemberError,
     open::{RaftConfig, RaftOpenError, Storage, Timing},
     propose::ProposeError,
     read::ReadError,
@@ -56,7 +57,9 @@ pub use self::{
     role::Role,
     service::RaftService,
 };
-use self::{machine::Published, members::Keeper, propose::Proposer, read::Reader, service::Dismissed, types::Core};
+use self::{
+    machine::Published, members::Keeper, propose::Proposer, read::Reader, service::Dismissed, types::Core,
+};
 
 /// How long stopping may take.
 const STOP: Duration = Duration::from_secs(10);
@@ -123,7 +126,10 @@ impl Raft {
     ///
     /// # Errors
     /// See [`ProposeError`]: only `Timeout` and `Stopped` leave open whether the commands take effect.
-    pub async fn propose(&self, commands: Vec<Command>) -> Result<Vec<Result<Applied, Refusal>>, ProposeError> {
+    pub async fn propose(
+        &self,
+        commands: Vec<Command>,
+    ) -> Result<Vec<Result<Applied, Refusal>>, ProposeError> {
         self.proposer.propose(commands).await
     }
 
@@ -195,7 +201,9 @@ impl Raft {
         }
         let metrics = self.core.metrics().borrow().clone();
         let fatal = metrics.running_state.err()?;
-        Some(format!("the log cannot go on, so this member stops before it answers for what it may not have kept: {fatal}"))
+        Some(format!(
+            "the log cannot go on, so this member stops before it answers for what it may not have kept: {fatal}"
+        ))
     }
 
     /// Whether this member was taken out of the cluster.

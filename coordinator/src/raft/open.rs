@@ -4,14 +4,14 @@ use std::{
     fs::File,
     io,
     path::PathBuf,
-    sync::{
-        Arc,
-        atomic::AtomicBool,
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
-use openraft::{BasicNode, Config, SnapshotPolicy, error::{InitializeError, RaftError}};
+use openraft::{
+    BasicNode, Config, SnapshotPolicy,
+    error::{InitializeError, RaftError},
+};
 use tokio::sync::{Semaphore, watch};
 
 use super::{
@@ -110,12 +110,14 @@ enum Cause {
     Log(#[from] LogError),
     #[error("the snapshot: {}", chain(.0))]
     Snapshot(#[from] SnapshotError),
-    #[error("the log begins after the snapshot ends: the snapshot file is missing or old. Wipe the directory and join under a new id")]
+    #[error(
+        "the log begins after the snapshot ends: the snapshot file is missing or old. Wipe the directory and join under a new id"
+    )]
     Hole,
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("the timings are not valid: {0}")]
-    Timing(#[from] openraft::ConfigError),
+    Timing(String),
     #[error("the consensus core: {0}")]
     Core(String),
 }
@@ -165,7 +167,9 @@ impl Raft {
         let members: std::collections::BTreeMap<u64, BasicNode> = members.into();
         self.core.initialize(members).await.map_err(|error| {
             let cause = match error {
-                RaftError::APIError(InitializeError::NotAllowed(_)) => "it belongs to a cluster already".to_owned(),
+                RaftError::APIError(InitializeError::NotAllowed(_)) => {
+                    "it belongs to a cluster already".to_owned()
+                }
                 RaftError::APIError(InitializeError::NotInMembers(e)) => e.to_string(),
                 RaftError::Fatal(fatal) => fatal.to_string(),
             };
@@ -245,7 +249,7 @@ async fn start(
     })
 }
 
-fn core_config(timing: &Timing) -> Result<Config, openraft::ConfigError> {
+fn core_config(timing: &Timing) -> Result<Config, Cause> {
     let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     let config = Config {
         cluster_name: "shardplane".to_owned(),
@@ -260,5 +264,5 @@ fn core_config(timing: &Timing) -> Result<Config, openraft::ConfigError> {
         replication_lag_threshold: timing.snapshot_every * 2,
         ..Config::default()
     };
-    config.validate()
+    config.validate().map_err(|error| Cause::Timing(error.to_string()))
 }

@@ -74,7 +74,12 @@ impl Prover {
     }
 
     /// Checks an answer to the question with this proof.
-    pub(crate) fn check_answer(&self, method: Method, question: &[u8], answer: &RaftMessage) -> Result<(), Distrust> {
+    pub(crate) fn check_answer(
+        &self,
+        method: Method,
+        question: &[u8],
+        answer: &RaftMessage,
+    ) -> Result<(), Distrust> {
         if !same(&answer.proof, &self.of_answer(method, question, &answer.payload)) {
             return Err(Distrust::Proof);
         }

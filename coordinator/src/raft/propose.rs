@@ -205,7 +205,9 @@ impl Writer {
             return Some(ProposeError::Stopped);
         }
         if metrics.current_leader != Some(metrics.id) {
-            return Some(ProposeError::NotLeader { leader: leader_of(&metrics).map(|leader| leader.address) });
+            return Some(ProposeError::NotLeader {
+                leader: leader_of(&metrics).map(|leader| leader.address),
+            });
         }
         (!has_quorum(&metrics, self.silence)).then_some(ProposeError::NoQuorum)
     }
@@ -218,7 +220,9 @@ impl Writer {
                 Err(ProposeError::NotLeader { leader: forward.leader_node.map(|node| node.addr) })
             }
             // Only changes of membership are answered so.
-            Ok(Err(RaftError::APIError(ClientWriteError::ChangeMembershipError(_)))) => Err(ProposeError::Stopped),
+            Ok(Err(RaftError::APIError(ClientWriteError::ChangeMembershipError(_)))) => {
+                Err(ProposeError::Stopped)
+            }
             Ok(Err(RaftError::Fatal(Fatal::StorageError(_) | Fatal::Panicked | Fatal::Stopped))) => {
                 Err(ProposeError::Stopped)
             }
@@ -232,7 +236,8 @@ fn gather(first: Proposal, waiting: &mut mpsc::Receiver<Proposal>) -> (Vec<Propo
     let mut batch = Vec::new();
     let mut next = Some(first);
     while let Some(proposal) = next.take().or_else(|| waiting.try_recv().ok()) {
-        let fits = commands + proposal.commands.len() <= BATCH_COMMANDS && bytes + proposal.bytes <= BATCH_BYTES;
+        let fits =
+            commands + proposal.commands.len() <= BATCH_COMMANDS && bytes + proposal.bytes <= BATCH_BYTES;
         if !fits && !batch.is_empty() {
             return (batch, Some(proposal));
         }

@@ -177,7 +177,8 @@ impl From<&SnapshotMeta> for SnapshotRecord {
 
 impl From<SnapshotRecord> for SnapshotMeta {
     fn from(record: SnapshotRecord) -> Self {
-        let membership = StoredMembership::new(record.membership_at.map(Into::into), record.membership.into());
+        let membership =
+            StoredMembership::new(record.membership_at.map(Into::into), record.membership.into());
         SnapshotMeta {
             last_log_id: record.last.map(Into::into),
             last_membership: membership,

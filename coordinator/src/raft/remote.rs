@@ -81,7 +81,9 @@ async fn ask<Q: Serialize>(
             Ok(Ok(members)) => return Ok(members),
             Ok(Err(MemberError::NotLeader { leader: Some(leader) })) if !late => address = leader.address,
             // An election or another change passes.
-            Ok(Err(MemberError::NotLeader { leader: None } | MemberError::Busy)) if !late => sleep(RETRY).await,
+            Ok(Err(MemberError::NotLeader { leader: None } | MemberError::Busy)) if !late => {
+                sleep(RETRY).await
+            }
             Ok(Err(refused)) => return Err(refused.into()),
             Err(error) => return Err(RemoteError::Call { address, reason: reason(&error) }),
         }

@@ -35,7 +35,11 @@ pub(crate) fn role_of(metrics: &Metrics, silence: Duration) -> Role {
         ServerState::Leader => {
             let term = metrics.current_term;
             let applied = metrics.last_applied.is_some_and(|last| last.leader_id.term == term);
-            if applied && has_quorum(metrics, silence) { Role::Leader { term } } else { Role::Follower { leader: None } }
+            if applied && has_quorum(metrics, silence) {
+                Role::Leader { term }
+            } else {
+                Role::Follower { leader: None }
+            }
         }
         ServerState::Learner | ServerState::Follower | ServerState::Candidate => {
             Role::Follower { leader: leader_of(metrics) }
@@ -57,7 +61,11 @@ pub(crate) fn leader_of(metrics: &Metrics) -> Option<Member> {
 }
 
 /// Keeps `role` true until the core ends or every receiver is gone.
-pub(crate) async fn watch_role(mut metrics: watch::Receiver<Metrics>, role: watch::Sender<Role>, silence: Duration) {
+pub(crate) async fn watch_role(
+    mut metrics: watch::Receiver<Metrics>,
+    role: watch::Sender<Role>,
+    silence: Duration,
+) {
     loop {
         let now = role_of(&metrics.borrow_and_update(), silence);
         let stopped = now == Role::Stopped;

@@ -69,8 +69,13 @@ impl RaftService {
         Ok(Response::new(self.prover.answer(method, &question.proof, payload)))
     }
 
-    async fn receive(&self, header: &RaftMessage, mut chunks: Streaming<SnapshotChunk>) -> Result<File, Status> {
-        let file = self.core.begin_receiving_snapshot().await.map_err(|e| Status::unavailable(e.to_string()))?;
+    async fn receive(
+        &self,
+        header: &RaftMessage,
+        mut chunks: Streaming<SnapshotChunk>,
+    ) -> Result<File, Status> {
+        let file =
+            self.core.begin_receiving_snapshot().await.map_err(|e| Status::unavailable(e.to_string()))?;
         let mut file = tokio::fs::File::from_std(*file);
         let mut proof = self.prover.stream(header);
         loop {

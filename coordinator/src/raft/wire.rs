@@ -3,7 +3,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{MemberStatus, members::MemberError, types::{SnapshotMeta, Vote}};
+use super::{
+    MemberStatus,
+    member_error::MemberError,
+    types::{SnapshotMeta, Vote},
+};
 
 /// The calls between members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +40,11 @@ impl Method {
     pub(crate) fn goes_to_an_address(self) -> bool {
         match self {
             Method::Probe | Method::Join | Method::Leave => true,
-            Method::AppendEntries | Method::Vote | Method::InstallSnapshot | Method::Elect | Method::Dismiss => false,
+            Method::AppendEntries
+            | Method::Vote
+            | Method::InstallSnapshot
+            | Method::Elect
+            | Method::Dismiss => false,
         }
     }
 }

@@ -1,0 +1,139 @@
+//! SCH-10: what was answered is on disk; a disk that fails stops the member; damaged or missing files are refused.
+
+use std::{
+    fs, io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use redb::{StorageBackend, backends::InMemoryBackend};
+
+use super::{
+    Machine, PATIENCE, add_token, config, has_token, leads, open_log, outcome_is_known, single, timing, until,
+};
+use crate::raft::{
+    Raft, Role, Storage, Timing,
+    log::{TAIL_ENTRIES, builder},
+};
+
+/// A disk whose fsync fails from some moment on.
+#[derive(Debug)]
+struct Failing {
+    disk: InMemoryBackend,
+    broken: Arc<AtomicBool>,
+}
+
+impl StorageBackend for Failing {
+    fn len(&self) -> io::Result<u64> {
+        self.disk.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.disk.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.disk.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        if self.broken.load(Ordering::Acquire) {
+            return Err(io::Error::other("the disk lost a write"));
+        }
+        self.disk.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.disk.write(offset, data)
+    }
+}
+
+#[tokio::test]
+async fn sch_10_a_failed_fsync_stops_the_member_before_it_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    let broken = Arc::new(AtomicBool::new(false));
+    let disk = Failing { disk: InMemoryBackend::new(), broken: broken.clone() };
+    let open = move || Ok(open_log(builder().create_with_backend(disk).unwrap(), TAIL_ENTRIES));
+    let raft = Raft::open_with(config(1, dir.path(), "127.0.0.1:1", Storage::New), open).await.unwrap();
+    raft.initialize().await.unwrap();
+    until("it leads", || leads(&raft)).await;
+    raft.propose(vec![add_token(1)]).await.unwrap();
+
+    broken.store(true, Ordering::Release);
+    let error = raft.propose(vec![add_token(2)]).await.unwrap_err();
+    assert!(!outcome_is_known(&error), "{error}");
+    assert!(!has_token(&raft, 2), "an entry that may not be on disk was applied");
+    let mut role = raft.role();
+    tokio::time::timeout(PATIENCE, role.wait_for(|role| *role == Role::Stopped)).await.unwrap().unwrap();
+    let reason = raft.stop_reason().unwrap();
+    assert!(reason.contains("the disk lost a write"), "{reason}");
+    assert!(raft.propose(vec![add_token(3)]).await.is_err());
+    raft.stop().await;
+}
+
+#[tokio::test]
+async fn sch_10_what_was_answered_survives_an_end_without_warning() {
+    let mut machine = single(timing()).await;
+    for number in 1..=20 {
+        machine.raft().propose(vec![add_token(number)]).await.unwrap();
+    }
+    // A copy of the file while it is open is what a crash leaves.
+    let copy = tempfile::tempdir().unwrap();
+    fs::copy(machine.dir.path().join("log.redb"), copy.path().join("log.redb")).unwrap();
+    machine.kill().await;
+    let mut config = config(1, copy.path(), &machine.address.to_string(), Storage::Existing);
+    config.timing = timing();
+    let raft = Raft::open(config).await.unwrap();
+    until("it leads again", || leads(&raft)).await;
+    let state = raft.read().await.unwrap();
+    assert_eq!(state.tokens.len(), 20);
+    raft.stop().await;
+}
+
+#[tokio::test]
+async fn a_snapshot_takes_the_place_of_old_entries_and_of_a_replay() {
+    let timing = Timing { snapshot_every: 20, entries_kept: 5, ..timing() };
+    let mut machine = single(timing).await;
+    for number in 1..=60 {
+        machine.raft().propose(vec![add_token(number)]).await.unwrap();
+    }
+    let purged = || async { machine.raft().core.metrics().borrow().purged.is_some_and(|at| at.index >= 40) };
+    until("old entries are purged", purged).await;
+    machine.kill().await;
+    machine.restart().await;
+    until("it leads again", || leads(machine.raft())).await;
+    assert_eq!(machine.raft().read().await.unwrap().tokens.len(), 60);
+
+    machine.kill().await;
+    fs::remove_file(machine.dir.path().join("snapshot.jsonl")).unwrap();
+    let address = machine.address.to_string();
+    let lost = Raft::open(config(1, machine.dir.path(), &address, Storage::Existing)).await.unwrap_err();
+    assert!(lost.to_string().contains("the snapshot file is missing"), "{lost}");
+}
+
+#[tokio::test]
+async fn a_wiped_or_foreign_log_is_refused() {
+    let empty = tempfile::tempdir().unwrap();
+    let wiped = Raft::open(config(1, empty.path(), "127.0.0.1:1", Storage::Existing)).await;
+    assert!(wiped.is_err());
+    let mut machine = Machine::start_new(1, timing()).await;
+    let twice =
+        Raft::open(config(1, machine.dir.path(), "127.0.0.1:1", Storage::Existing)).await.unwrap_err();
+    assert!(twice.to_string().contains("open"), "{twice}");
+    machine.kill().await;
+    let foreign =
+        Raft::open(config(2, machine.dir.path(), "127.0.0.1:1", Storage::Existing)).await.unwrap_err();
+    assert!(foreign.to_string().contains("belongs to node 1"), "{foreign}");
+}
+
+#[tokio::test]
+async fn a_cluster_is_initialised_once() {
+    let mut machine = single(timing()).await;
+    assert!(machine.raft().initialize().await.is_err());
+    machine.kill().await;
+    machine.restart().await;
+    assert!(machine.raft().initialize().await.is_err());
+    machine.kill().await;
+}
