@@ -16,7 +16,7 @@ use shardplane_proto::{
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::{mpsc, watch},
+    sync::{Semaphore, mpsc, watch},
 };
 
 use crate::{
@@ -37,6 +37,9 @@ use crate::{
 
 /// Removals waiting for the reconciler; an owner with one more waits.
 const REMOVALS: usize = 64;
+
+/// Machines started at once; each start runs some programs and reads all of `/proc`.
+const STARTS_AT_ONCE: usize = 8;
 
 /// What `run` and `sweep` both need.
 pub struct Base {
@@ -160,6 +163,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         ledger,
         board: Arc::clone(&board),
         contact: Arc::clone(&contact),
+        starts: Semaphore::new(STARTS_AT_ONCE),
         removed,
     });
     let (specs, newest_spec) = watch::channel(None);

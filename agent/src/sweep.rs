@@ -5,6 +5,7 @@
 
 use std::{
     fs, io,
+    net::Ipv4Addr,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -12,7 +13,9 @@ use std::{
 
 use anyhow::{Context as _, bail};
 
-use crate::{config::Config, ledger::Ledger, machine::absence::make_absent, run::Base, vmm::Vmm};
+use crate::{
+    config::Config, ledger::Ledger, machine::absence::make_absent, network::NetworkError, run::Base, vmm::Vmm,
+};
 
 /// How long the kernel may take to free loop devices after the last unmount.
 const LOOP_DEADLINE: Duration = Duration::from_secs(5);
@@ -23,7 +26,13 @@ const LOOP_POLL: Duration = Duration::from_millis(50);
 /// # Errors
 /// The first thing that could not be removed; what follows it is then still there.
 pub async fn sweep(config: &Config, purge: bool) -> anyhow::Result<()> {
-    let base = Base::open(config).await?;
+    let base = match Base::open(config).await {
+        // Sweeping sends nothing, so any address will do: the configured one may be gone already.
+        Err(error) if matches!(error.downcast_ref(), Some(NetworkError::NoUnderlay(_))) => {
+            Base::open(&Config { underlay_ipv4: Ipv4Addr::LOCALHOST, ..config.clone() }).await?
+        }
+        opened => opened?,
+    };
     let vmm: Arc<dyn Vmm> = Arc::<crate::vmm::namespace::NamespaceVmm>::clone(&base.vmm);
     make_absent(&vmm, None).await.map_err(|why| anyhow::anyhow!("machines are left: {why}"))?;
     base.vmm.release_all().context("cannot remove the cgroup of the machines")?;

@@ -14,7 +14,7 @@ use shardplane_proto::{
     v1,
 };
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Semaphore, mpsc, watch},
     task::JoinHandle,
 };
 
@@ -98,6 +98,8 @@ pub struct Shared {
     pub board: Arc<Board>,
     /// Whether the coordinator is there.
     pub contact: Arc<Contact>,
+    /// Starts that may go on at once: a host that comes back with all its machines must stay responsive.
+    pub starts: Semaphore,
     /// Where owners say that process and volume are proved gone.
     pub removed: mpsc::Sender<InstanceId>,
 }

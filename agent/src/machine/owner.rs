@@ -147,6 +147,12 @@ impl Owner {
         }
         self.say(MachineState::Preparing, "");
         self.hand_over(assignment);
+        let shared = Arc::clone(&self.shared);
+        let _permit = tokio::select! {
+            // The semaphore is never closed.
+            permit = shared.starts.acquire() => permit,
+            () = self.changed() => return,
+        };
         match self.start(assignment).await {
             Ok(process) => {
                 self.running = Some((process, std::time::Instant::now()));

@@ -17,7 +17,7 @@ use shardplane_proto::{
     v1::{self, MachineState},
 };
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Semaphore, mpsc, watch},
     task::JoinHandle,
 };
 
@@ -91,6 +91,7 @@ impl Agent {
             ledger,
             board: Arc::new(Board::default()),
             contact: Arc::new(Contact::default()),
+            starts: Semaphore::new(1),
             removed,
         });
         let (specs, newest) = watch::channel(None);

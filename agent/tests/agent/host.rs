@@ -11,7 +11,7 @@ use std::{
 };
 
 use nix::{
-    mount::{MsFlags, mount},
+    mount::{MntFlags, MsFlags, mount, umount2},
     sched::{CloneFlags, unshare},
     sys::signal::{Signal, kill},
     unistd::{Pid, geteuid},
@@ -193,6 +193,8 @@ impl Drop for Host {
         if self.config().exists() {
             self.sweep();
         }
+        // A file system of the state's own is only there in some tests.
+        let _not_mounted = umount2(&self.path("state"), MntFlags::MNT_DETACH);
     }
 }
 
