@@ -26,11 +26,11 @@ use crate::{
     host::{Host, eventually},
 };
 
-const IDS: [InstanceId; 2] = [
-    InstanceId::from_u128(0x0193_0000_0000_0000_0000_0000_0000_0001),
-    InstanceId::from_u128(0x0193_0000_0000_0000_0000_0000_0000_0002),
-];
-const ID: InstanceId = IDS[0];
+const ID: InstanceId = id(0);
+
+const fn id(number: usize) -> InstanceId {
+    InstanceId::from_u128(0x0193_0000_0000_0000_0000_0000_0000_0001 + number as u128)
+}
 
 fn spec(term: u64, generation: u64, digest: &str, instances: usize) -> v1::HostSpec {
     let (vpc, subnet) = (ResourceId::from_u128(11).to_string(), ResourceId::from_u128(12).to_string());
@@ -50,7 +50,7 @@ fn spec(term: u64, generation: u64, digest: &str, instances: usize) -> v1::HostS
         })),
     };
     let instance = |number: usize| v1::InstanceSpec {
-        instance_id: IDS[number].to_string(),
+        instance_id: id(number).to_string(),
         engine: "valkey".into(),
         image_digest: digest.into(),
         vcpus: 1,
@@ -60,7 +60,7 @@ fn spec(term: u64, generation: u64, digest: &str, instances: usize) -> v1::HostS
         volume_gib: 1,
         vpc_id: vpc.clone(),
         subnet_id: subnet.clone(),
-        mac: format!("02:00:0a:14:00:0{}", number + 5),
+        mac: format!("02:00:0a:14:00:{:02x}", number + 5),
         ipv4: format!("10.20.0.{}", number + 5),
         hostname: "machine-of-the-test".into(),
         config_generation: 1,
@@ -180,7 +180,7 @@ async fn scenario(host: &mut Host) {
 
     session.spec(spec(2, 3, &digest, 2)).await;
     let both =
-        |report: &v1::HostReport| report.instances.iter().any(|one| one.instance_id == IDS[1].to_string());
+        |report: &v1::HostReport| report.instances.iter().any(|one| one.instance_id == id(1).to_string());
     session.report("the second", |report| both(report)).await;
     eventually("both run", || host.machines().len() == 2);
     engine(&mut session).await;
@@ -240,6 +240,38 @@ fn a_kill_at_any_moment_of_a_start_leaves_one_machine_at_most() {
             assert!(host.machines().is_empty());
             host.end_agent(Signal::SIGKILL);
         }
+    });
+}
+
+/// OMI-1: every machine is adopted, by the process it was, before anything is obeyed.
+#[test]
+fn many_machines_are_adopted_and_go_together() {
+    const MANY: usize = 12;
+    on_a_host(async |host| {
+        let mut coordinator = Coordinator::start().await;
+        host.configure(coordinator.address);
+        host.start_agent();
+        let (hello, session) = coordinator.session().await;
+        let digest = hello.images.first().unwrap().digest.clone();
+        session.spec(spec(1, 1, &digest, MANY)).await;
+        eventually("all run", || host.machines().len() == MANY);
+        let machines = host.machines();
+        assert_eq!((host.loops("volumes"), host.loops(".erofs")), (MANY, 1));
+        host.end_agent(Signal::SIGKILL);
+        host.start_agent();
+        let (_, mut session) = coordinator.session().await;
+        let report = session.report("full", |report| report.full).await;
+        let running = report.instances.iter().filter(|one| one.machine() == MachineState::Running).count();
+        assert_eq!((running, host.machines()), (MANY, machines));
+        session.spec(spec(1, 2, &digest, 0)).await;
+        let mut gone = 0;
+        while gone < MANY {
+            gone += session.report("gone", |report| !report.gone.is_empty()).await.gone.len();
+        }
+        assert!(host.machines().is_empty());
+        eventually("nothing is mounted or attached", || {
+            host.traces().iter().all(|line| line.contains("/netns/"))
+        });
     });
 }
 
