@@ -3,7 +3,7 @@
 
 use axum::{
     Router,
-    extract::{DefaultBodyLimit, Request},
+    extract::Request,
     middleware::{self, Next},
     response::Response,
 };
@@ -19,16 +19,17 @@ use super::{
 
 /// Puts all routes together.
 pub fn assemble(api: &Api, beside: Router) -> Router {
-    let local = rest::local(api).merge(beside);
+    let local = rest::local(api).merge(grpc::local(api)).merge(beside);
+    let forwarder = forward::Forwarder::new(api.store.standing());
     let led = rest::led(api)
-        .merge(grpc::routes(api))
+        .merge(grpc::led(api))
         .fallback(nowhere)
         .method_not_allowed_fallback(wrong_method)
-        .layer(DefaultBodyLimit::max(BODY_LIMIT));
-    let forwarder = forward::Forwarder::new(api.store.standing());
-    // Reflection and health answer on every member, too; they come with the gRPC routes of this one.
-    let led = led.layer(middleware::from_fn_with_state(forwarder, forward::pass_on));
-    local.fallback_service(led).layer(middleware::from_fn(no_panic))
+        .layer(middleware::from_fn_with_state(forwarder, forward::pass_on));
+    local
+        .fallback_service(led)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn(in_envelopes))
 }
 
 /// The family of a request.
@@ -54,22 +55,32 @@ async fn nowhere(request: Request) -> Response {
 }
 
 async fn wrong_method(request: Request) -> Response {
-    let text = format!("{} is not possible at {}: GET /openapi.json lists what is", request.method(), request.uri().path());
+    let text = format!(
+        "{} is not possible at {}: GET /openapi.json lists what is",
+        request.method(),
+        request.uri().path()
+    );
     family_of(&request).refuse(&Problem::bad_data(text))
 }
 
-/// Answers a bug of ours in the route's own envelope instead of a closed connection.
-async fn no_panic(request: Request, next: Next) -> Response {
+/// Sees to it that every answer is in its route's envelope: a panic of ours becomes one instead of a closed connection, and so does
+/// what the router itself refuses in plain text, such as a path that is not UTF-8.
+async fn in_envelopes(request: Request, next: Next) -> Response {
     let family = family_of(&request);
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    match std::panic::AssertUnwindSafe(next.run(request)).catch_unwind().await {
-        Ok(response) => response,
-        Err(_) => {
-            tracing::error!(%method, path, "a handler panicked");
-            let text = "the coordinator hit a bug of its own; nothing is known about the outcome, look before you try again";
-            family.refuse(&Problem::new(Trouble::Internal, text))
-        }
+    let Ok(response) = std::panic::AssertUnwindSafe(next.run(request)).catch_unwind().await else {
+        tracing::error!(%method, path, "a handler panicked");
+        let text = "the coordinator hit a bug of its own; nothing is known about the outcome, look before you try again";
+        return family.refuse(&Problem::new(Trouble::Internal, text));
+    };
+    let kind = response.headers().get(header::CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
+    if family == Family::Grpc || !response.status().is_client_error() || kind == b"application/json" {
+        return response;
     }
+    family.refuse(&Problem::bad_data(format!(
+        "{method} {path} could not be understood ({})",
+        response.status()
+    )))
 }
 
 /// Reads a body of at most [`BODY_LIMIT`] bytes that may be JSON.
@@ -78,7 +89,14 @@ async fn no_panic(request: Request, next: Next) -> Response {
 /// `BadData` when it is larger, announced as something else, or breaks off.
 pub async fn body(request: Request) -> Result<bytes::Bytes, Problem> {
     if let Some(given) = request.headers().get(header::CONTENT_TYPE) {
-        let essence = given.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        let essence = given
+            .to_str()
+            .unwrap_or_default()
+            .split(';')
+            .next()
+            .unwrap_or_default()
+            .trim()
+            .to_ascii_lowercase();
         if !matches!(essence.as_str(), "application/json" | "application/json-patch+json" | "") {
             return Err(Problem::bad_data(format!(
                 "the Content-Type is {essence:?}: send application/json or application/json-patch+json"
@@ -86,6 +104,8 @@ pub async fn body(request: Request) -> Result<bytes::Bytes, Problem> {
         }
     }
     axum::body::to_bytes(request.into_body(), BODY_LIMIT).await.map_err(|cause| {
-        Problem::bad_data(format!("the body could not be read; it may have at most {BODY_LIMIT} bytes: {cause}"))
+        Problem::bad_data(format!(
+            "the body could not be read; it may have at most {BODY_LIMIT} bytes: {cause}"
+        ))
     })
 }

@@ -14,13 +14,17 @@ pub fn required<T>(path: &str, value: Option<T>, wrong: &mut Vec<Violation>) -> 
     value
 }
 
-/// An id; an empty text is a missing one.
+/// An id; an empty text is a missing one. Zero is refused: it stands for an id that could not be read.
 pub fn id_field<T: FromStr<Err = NotAnId>>(
     path: &str,
     value: Option<&String>,
     wrong: &mut Vec<Violation>,
 ) -> Option<T> {
     let text = required(path, value.filter(|text| !text.is_empty()), wrong)?;
+    if text.bytes().all(|byte| byte == b'0') {
+        wrong.push(Violation::new(path, format!("{text:?} is no id that a client could have made")));
+        return None;
+    }
     match text.parse() {
         Ok(id) => Some(id),
         Err(error) => {

@@ -110,9 +110,11 @@ fn shards(given: &[v1::ValkeyShardSpec], wrong: &mut Vec<Violation>) -> Vec<Shar
                 format!("{id} is given twice; every shard has an id of its own"),
             ));
         }
-        if let (Some(id), Some(subnet)) = (id, subnet) {
-            parsed.push(Shard { id, subnet });
-        }
+        // One that did not parse is zero: the shard keeps its place, so that later violations name the right one.
+        parsed.push(Shard {
+            id: id.unwrap_or(GroupId::from_u128(0)),
+            subnet: subnet.unwrap_or(ResourceId::from_u128(0)),
+        });
     }
     parsed
 }
