@@ -60,7 +60,10 @@ pub fn bearer(headers: &HeaderMap) -> Option<&str> {
 /// `Unauthenticated`.
 pub fn caller(state: &State, token: Option<&str>) -> Result<Caller, Problem> {
     let token = token.ok_or_else(|| {
-        Problem::new(Trouble::Unauthenticated, "no token was sent: add the header \"Authorization: Bearer <token>\"")
+        Problem::new(
+            Trouble::Unauthenticated,
+            "no token was sent: add the header \"Authorization: Bearer <token>\"",
+        )
     })?;
     let unknown = || {
         Problem::new(
@@ -72,7 +75,10 @@ pub fn caller(state: &State, token: Option<&str>) -> Result<Caller, Problem> {
         .and_then(|id| state.tokens.get(&id))
         .filter(|known| secrets::token_matches(token, &known.hash))
         .ok_or_else(unknown)?;
-    Ok(Caller { user: User { id: token.id.to_string(), name: token.name.clone() }, scopes: token.scopes.clone() })
+    Ok(Caller {
+        user: User { id: token.id.to_string(), name: token.name.clone() },
+        scopes: token.scopes.clone(),
+    })
 }
 
 #[cfg(test)]

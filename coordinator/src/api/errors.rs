@@ -59,8 +59,12 @@ impl Problem {
     pub fn status(&self) -> StatusCode {
         match self.trouble {
             Trouble::Refused(code) => match code {
-                RefusalCode::NotFound | RefusalCode::ResourceIsDeleteProtected => StatusCode::UNPROCESSABLE_ENTITY,
-                RefusalCode::MissingIdField | RefusalCode::MissingNameField | RefusalCode::BadData => StatusCode::BAD_REQUEST,
+                RefusalCode::NotFound | RefusalCode::ResourceIsDeleteProtected => {
+                    StatusCode::UNPROCESSABLE_ENTITY
+                }
+                RefusalCode::MissingIdField | RefusalCode::MissingNameField | RefusalCode::BadData => {
+                    StatusCode::BAD_REQUEST
+                }
                 RefusalCode::ResourceIsScheduling => StatusCode::CONFLICT,
                 RefusalCode::Outdated => StatusCode::SERVICE_UNAVAILABLE,
             },
@@ -113,7 +117,9 @@ impl Problem {
         let code = match self.trouble {
             Trouble::Refused(code) => match code {
                 RefusalCode::NotFound => Code::NotFound,
-                RefusalCode::MissingIdField | RefusalCode::MissingNameField | RefusalCode::BadData => Code::InvalidArgument,
+                RefusalCode::MissingIdField | RefusalCode::MissingNameField | RefusalCode::BadData => {
+                    Code::InvalidArgument
+                }
                 RefusalCode::ResourceIsScheduling => Code::Aborted,
                 RefusalCode::ResourceIsDeleteProtected => Code::FailedPrecondition,
                 RefusalCode::Outdated => Code::Unavailable,
@@ -142,7 +148,10 @@ impl From<Refusal> for Problem {
 
 impl From<Unavailable> for Problem {
     fn from(cause: Unavailable) -> Self {
-        Self::new(Trouble::Unavailable, format!("the coordinator cannot answer right now, try again in a second: {cause}"))
+        Self::new(
+            Trouble::Unavailable,
+            format!("the coordinator cannot answer right now, try again in a second: {cause}"),
+        )
     }
 }
 
@@ -175,7 +184,8 @@ mod tests {
 
     #[test]
     fn every_code_of_ours_is_in_the_set_of_a_family() {
-        for trouble in [Trouble::Unauthenticated, Trouble::Forbidden, Trouble::Unavailable, Trouble::Internal] {
+        for trouble in [Trouble::Unauthenticated, Trouble::Forbidden, Trouble::Unavailable, Trouble::Internal]
+        {
             for family in [Family::Change, Family::Read, Family::Poll, Family::List] {
                 let problem = Problem::new(trouble, "x");
                 assert_eq!(problem.code_in(family), problem.code(), "{trouble:?} {family:?}");

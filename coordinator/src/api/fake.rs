@@ -65,8 +65,13 @@ impl Fake {
     pub fn token(&self, scopes: &[Scope]) -> String {
         let created = self.clock.now();
         let made = new_token(created);
-        let token =
-            Token { id: made.id, name: "tester".to_owned(), scopes: scopes.to_vec(), hash: made.hash.clone(), created };
+        let token = Token {
+            id: made.id,
+            name: "tester".to_owned(),
+            scopes: scopes.to_vec(),
+            hash: made.hash.clone(),
+            created,
+        };
         self.apply(vec![Command::AddToken(token)]);
         made.secret.clone()
     }
@@ -79,7 +84,10 @@ impl Fake {
 }
 
 impl Store for Fake {
-    fn propose(&self, commands: Vec<Command>) -> BoxFuture<'_, Result<Vec<Result<Applied, Refusal>>, Unavailable>> {
+    fn propose(
+        &self,
+        commands: Vec<Command>,
+    ) -> BoxFuture<'_, Result<Vec<Result<Applied, Refusal>>, Unavailable>> {
         async move { Ok(self.apply(commands)) }.boxed()
     }
 

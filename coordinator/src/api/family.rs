@@ -35,7 +35,9 @@ impl Family {
         let segments: Vec<&str> = rest.trim_end_matches('/').split('/').collect();
         match (segments.as_slice(), method) {
             (["cli"], _) => Family::CommandLine,
-            (["hosts" | "instances" | "operations" | "events" | "catalogue" | "tokens", ..], _) => Family::Operator,
+            (["hosts" | "instances" | "operations" | "events" | "catalogue" | "tokens", ..], _) => {
+                Family::Operator
+            }
             ([_, _, "placement"], _) => Family::Operator,
             (_, &Method::PUT | &Method::DELETE) => Family::Change,
             ([_, "get-by-labels"], _) => Family::List,
@@ -60,7 +62,9 @@ impl Family {
             Family::Read => &["Unauthorized", "NotFound", "ResourceIsScheduling", "Unknown", "BadData"],
             Family::Poll => &["Unauthorized", "NotFound", "Unknown", "BadData", "UnableToReconcile"],
             Family::List => &["Unauthorized", "PageSizeTooBig", "EnumeratorNotFound", "Unknown", "BadData"],
-            Family::CommandLine | Family::Grpc | Family::Operator => &["Unauthorized", "NotFound", "Unknown", "BadData"],
+            Family::CommandLine | Family::Grpc | Family::Operator => {
+                &["Unauthorized", "NotFound", "Unknown", "BadData"]
+            }
         }
     }
 
@@ -72,17 +76,26 @@ impl Family {
         ];
         let status = problem.status();
         let mut response = match self {
-            Family::Change => envelope(status, [("requestId", Node::Null), ("resourceId", Node::Null)], error),
+            Family::Change => {
+                envelope(status, [("requestId", Node::Null), ("resourceId", Node::Null)], error)
+            }
             Family::Read => envelope(status, [("resource", Node::Null)], error),
             // The SDK insists on a boolean and a text here, also in an error.
-            Family::Poll => {
-                envelope(status, [("succeeded", Node::Bool(false)), ("scheduledResourceId", Node::from(""))], error)
+            Family::Poll => envelope(
+                status,
+                [("succeeded", Node::Bool(false)), ("scheduledResourceId", Node::from(""))],
+                error,
+            ),
+            Family::List => {
+                envelope(status, [("pagination", no_page()), ("resources", Node::List(Vec::new()))], error)
             }
-            Family::List => envelope(status, [("pagination", no_page()), ("resources", Node::List(Vec::new()))], error),
             Family::Operator => envelope(status, [], error),
             Family::CommandLine => super::cli::refuse(problem),
             Family::Grpc => problem.grpc().into_http(),
         };
+        if status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if status == StatusCode::SERVICE_UNAVAILABLE && self != Family::Grpc {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }

@@ -1,7 +1,7 @@
 //! Any member answers: one that does not lead passes the whole request to the leader. In: requests of either HTTP version, gRPC
 //! streams included. Out: the leader's answer as it is, or a retryable refusal in the route's own envelope. Called by the door.
 
-use std::{error::Error as _, time::Duration};
+use std::time::Duration;
 
 use axum::{
     body::Body,
@@ -58,7 +58,10 @@ impl Forwarder {
         connector.set_connect_timeout(Some(CONNECT));
         connector.set_nodelay(true);
         let mut builder = Client::builder(TokioExecutor::new());
-        builder.pool_timer(TokioTimer::new()).timer(TokioTimer::new()).pool_idle_timeout(Duration::from_secs(30));
+        builder
+            .pool_timer(TokioTimer::new())
+            .timer(TokioTimer::new())
+            .pool_idle_timeout(Duration::from_secs(30));
         let http1 = builder.build(connector.clone());
         builder
             .http2_only(true)
@@ -77,7 +80,10 @@ impl Forwarder {
             if safe || !sent {
                 return Problem::new(Trouble::Unavailable, format!("{text}; try again in a second"));
             }
-            Problem::new(Trouble::Uncertain, format!("{text}; it may have been carried out, look before you try again"))
+            Problem::new(
+                Trouble::Uncertain,
+                format!("{text}; it may have been carried out, look before you try again"),
+            )
         };
         match timeout(HEAD, client.request(request)).await {
             Ok(Ok(mut response)) => {
@@ -85,8 +91,12 @@ impl Forwarder {
                 Ok(response.map(Body::new))
             }
             Ok(Err(error)) => {
-                let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-                Err(broken(cause, !error.is_connect()))
+                // The innermost cause is what the system said.
+                let mut cause: &dyn std::error::Error = &error;
+                while let Some(inner) = cause.source() {
+                    cause = inner;
+                }
+                Err(broken(cause.to_string(), !error.is_connect()))
             }
             Err(_) => Err(broken(format!("no answer within {} s", HEAD.as_secs()), true)),
         }
@@ -118,7 +128,9 @@ fn safe_to_repeat(request: &Request) -> bool {
     match Family::of(request.method(), request.uri().path(), door::is_grpc(request)) {
         Family::Grpc => !request.uri().path().ends_with("/CreateToken"),
         Family::CommandLine => false,
-        Family::Change | Family::Read | Family::Poll | Family::List | Family::Operator => request.method() != Method::POST,
+        Family::Change | Family::Read | Family::Poll | Family::List | Family::Operator => {
+            request.method() != Method::POST
+        }
     }
 }
 
@@ -126,12 +138,13 @@ fn readdressed(leader: &str, request: Request) -> Result<Request, Problem> {
     let grpc = door::is_grpc(&request);
     let (mut parts, body) = request.into_parts();
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    parts.uri = Uri::builder()
-        .scheme("http")
-        .authority(leader)
-        .path_and_query(path)
-        .build()
-        .map_err(|cause| Problem::new(Trouble::Unavailable, format!("the leader's address {leader:?} is not usable: {cause}")))?;
+    parts.uri =
+        Uri::builder().scheme("http").authority(leader).path_and_query(path).build().map_err(|cause| {
+            Problem::new(
+                Trouble::Unavailable,
+                format!("the leader's address {leader:?} is not usable: {cause}"),
+            )
+        })?;
     strip(&mut parts.headers, grpc);
     parts.headers.remove(header::HOST);
     parts.headers.insert(PASSED_ON, HeaderValue::from_static("1"));

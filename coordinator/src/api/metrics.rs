@@ -10,12 +10,7 @@ use axum::{
 use http::{StatusCode, header};
 use shardplane_model::{resource::Kind, view};
 
-use super::{
-    Api,
-    family::json,
-    json::Node,
-    store::Standing,
-};
+use super::{Api, family::json, json::Node, store::Standing};
 
 /// `GET /healthz`: 200 while this member takes part and knows a leader.
 pub async fn healthz(State(api): State<Api>) -> Response {
@@ -27,13 +22,21 @@ pub async fn healthz(State(api): State<Api>) -> Response {
     };
     let status = if ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let applied = i128::from(*api.store.applied().borrow());
-    let body = [("ok", Node::Bool(ok)), ("role", Node::from(role)), ("leader", leader), ("applied", Node::Integer(applied))];
+    let body = [
+        ("ok", Node::Bool(ok)),
+        ("role", Node::from(role)),
+        ("leader", leader),
+        ("applied", Node::Integer(applied)),
+    ];
     json(status, &Node::object(body))
 }
 
 /// `GET /metrics`: counts and states, no secrets and no names of resources.
 pub async fn metrics(State(api): State<Api>) -> Response {
-    let headers = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8"), (header::CACHE_CONTROL, "no-store")];
+    let headers = [
+        (header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
     (StatusCode::OK, headers, render(&api)).into_response()
 }
 
@@ -47,12 +50,20 @@ fn render(api: &Api) -> String {
         Standing::Follows { .. } | Standing::Stopped => (0, None),
     };
     let mut out = Text::default();
-    out.metric("shardplane_members", "Members of the coordinator.", &[("", api.store.members().len() as u64)]);
+    out.metric(
+        "shardplane_members",
+        "Members of the coordinator.",
+        &[("", api.store.members().len() as u64)],
+    );
     out.metric("shardplane_leader", "1 on the member that leads.", &[("", leads)]);
     if let Some(term) = term {
         out.metric("shardplane_raft_term", "Term of this leader.", &[("", term)]);
     }
-    out.metric("shardplane_raft_applied_index", "Newest applied log entry.", &[("", *api.store.applied().borrow())]);
+    out.metric(
+        "shardplane_raft_applied_index",
+        "Newest applied log entry.",
+        &[("", *api.store.applied().borrow())],
+    );
 
     let mut hosts = BTreeMap::from([("Ready", 0), ("Silent", 0), ("Lost", 0)]);
     for host in view::hosts(&state, &observed, now, "").items {
@@ -60,16 +71,23 @@ fn render(api: &Api) -> String {
             *count += 1;
         }
     }
-    let hosts: Vec<(String, u64)> = hosts.into_iter().map(|(word, count)| (format!("state=\"{word}\""), count)).collect();
+    let hosts: Vec<(String, u64)> =
+        hosts.into_iter().map(|(word, count)| (format!("state=\"{word}\""), count)).collect();
     out.metric("shardplane_hosts", "Hosts by state.", &hosts);
-    out.metric("shardplane_instances", "Instances that are promised a place.", &[("", state.instances.len() as u64)]);
+    out.metric(
+        "shardplane_instances",
+        "Instances that are promised a place.",
+        &[("", state.instances.len() as u64)],
+    );
 
     let mut words: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     for resource in state.resources.values() {
         *words.entry((resource.kind().path(), view::state_word(&state, resource))).or_default() += 1;
     }
-    let resources: Vec<(String, u64)> =
-        words.into_iter().map(|((kind, word), count)| (format!("type=\"{kind}\",state=\"{word}\""), count)).collect();
+    let resources: Vec<(String, u64)> = words
+        .into_iter()
+        .map(|((kind, word), count)| (format!("type=\"{kind}\",state=\"{word}\""), count))
+        .collect();
     out.metric("shardplane_resources", "Public resources by type and state.", &resources);
 
     let (mut whole, mut broken) = (0, 0);
@@ -78,7 +96,11 @@ fn render(api: &Api) -> String {
         if serves(&message) { whole += 1 } else { broken += 1 }
     }
     let clusters = [("ok=\"true\"".to_owned(), whole), ("ok=\"false\"".to_owned(), broken)];
-    out.metric("shardplane_clusters", "Clusters by whether their engine says that they serve. True on the leader only.", &clusters);
+    out.metric(
+        "shardplane_clusters",
+        "Clusters by whether their engine says that they serve. True on the leader only.",
+        &clusters,
+    );
     out.0
 }
 
@@ -89,7 +111,13 @@ fn serves(message: &shardplane_proto::v1::Resource) -> bool {
         Some(Body::Valkey(cluster)) => {
             cluster.status.as_ref().and_then(|status| status.cluster_state.as_deref()) == Some("ok")
         }
-        Some(Body::ValkeyParametersSet(_) | Body::Vpc(_) | Body::VpcSubnet(_) | Body::Folder(_) | Body::HostingProvider(_))
+        Some(
+            Body::ValkeyParametersSet(_)
+            | Body::Vpc(_)
+            | Body::VpcSubnet(_)
+            | Body::Folder(_)
+            | Body::HostingProvider(_),
+        )
         | None => false,
     }
 }

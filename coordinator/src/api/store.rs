@@ -37,7 +37,10 @@ pub struct Unavailable(pub String);
 /// The replicated state.
 pub trait Store: Send + Sync {
     /// Records commands and answers what applying each did.
-    fn propose(&self, commands: Vec<Command>) -> BoxFuture<'_, Result<Vec<Result<Applied, Refusal>>, Unavailable>>;
+    fn propose(
+        &self,
+        commands: Vec<Command>,
+    ) -> BoxFuture<'_, Result<Vec<Result<Applied, Refusal>>, Unavailable>>;
 
     /// The state with everything that was accepted before the call.
     fn read(&self) -> BoxFuture<'_, Result<State, Unavailable>>;

@@ -112,7 +112,9 @@ impl Session {
         let id = submission.id;
         let sealed = submission.secret.as_deref().map(|secret| self.seal(id, secret));
         let put = submission.into_put(RequestId::from(self.api.fresh_id()), self.caller.user.clone(), sealed);
-        if let Some(existing) = self.state.resources.get(&id).filter(|_| validate::unchanged(&self.state, &put)) {
+        if let Some(existing) =
+            self.state.resources.get(&id).filter(|_| validate::unchanged(&self.state, &put))
+        {
             return Ok(Accepted { request: existing.change.request, resource: id });
         }
         self.propose(Command::Put(put), id).await
@@ -128,7 +130,8 @@ impl Session {
         if existing.deleting() && existing.change.outcome == Outcome::InFlight {
             return Ok(Accepted { request: existing.change.request, resource: id });
         }
-        let delete = Delete { id, kind, request: RequestId::from(self.api.fresh_id()), by: self.caller.user.clone() };
+        let delete =
+            Delete { id, kind, request: RequestId::from(self.api.fresh_id()), by: self.caller.user.clone() };
         validate::check_delete(&self.state, &delete)?;
         self.propose(Command::Delete(delete), id).await
     }
@@ -137,9 +140,10 @@ impl Session {
         match self.api.propose(command).await? {
             Some(Ok(Applied::Accepted { request })) => Ok(Accepted { request, resource }),
             Some(Err(refusal)) => Err(refusal.into()),
-            Some(Ok(Applied::Changed | Applied::Unchanged)) | None => {
-                Err(Problem::new(Trouble::Internal, "the log answered a user's change with something else than a request id"))
-            }
+            Some(Ok(Applied::Changed | Applied::Unchanged)) | None => Err(Problem::new(
+                Trouble::Internal,
+                "the log answered a user's change with something else than a request id",
+            )),
         }
     }
 
@@ -148,7 +152,9 @@ impl Session {
     /// # Errors
     /// `NotFound`.
     pub fn find(&self, kind: Kind, id: ResourceId) -> Result<&Resource, Problem> {
-        self.state.resource(kind, id).ok_or_else(|| Problem::not_found(format!("there is no {kind} with the id {id}")))
+        self.state
+            .resource(kind, id)
+            .ok_or_else(|| Problem::not_found(format!("there is no {kind} with the id {id}")))
     }
 
     /// One resource, with its secrets when the token may see them.
@@ -184,7 +190,8 @@ impl Session {
 
     /// Seals a password; one that is stored already keeps its sealed form, so that an equal PUT compares equal.
     fn seal(&self, id: ResourceId, secret: &str) -> Sealed {
-        let stored = self.state.resources.get(&id).filter(|stored| self.secret(stored).as_deref() == Some(secret));
+        let stored =
+            self.state.resources.get(&id).filter(|stored| self.secret(stored).as_deref() == Some(secret));
         match stored.and_then(Resource::cluster_spec) {
             Some(spec) => spec.secret().clone(),
             None => Sealed(self.api.sealer.seal(id, secret)),
@@ -196,9 +203,14 @@ impl Session {
     /// # Errors
     /// `NotFound`.
     pub fn poll(&self, kind: Kind, id: &str) -> Result<Progress, Problem> {
-        let missing = || Problem::not_found(format!("there is no change request {id:?} of a {kind}; old ones are forgotten"));
+        let missing = || {
+            Problem::not_found(format!(
+                "there is no change request {id:?} of a {kind}; old ones are forgotten"
+            ))
+        };
         let id: RequestId = id.parse().map_err(|_| missing())?;
-        let request = self.state.requests.get(&id).filter(|request| request.kind == kind).ok_or_else(missing)?;
+        let request =
+            self.state.requests.get(&id).filter(|request| request.kind == kind).ok_or_else(missing)?;
         Ok(Progress { resource: request.resource, outcome: request.outcome.clone() })
     }
 }
@@ -233,7 +245,8 @@ mod tests {
         ]);
         let both = together(&earlier, &model);
         assert_eq!(both.message, "spec.replicasPerShard: must be a whole number; spec.shards: has 2 shards");
-        let only = together(&earlier, &Refusal::bad_data(&[Violation::new("spec.replicasPerShard", "is required")]));
+        let only =
+            together(&earlier, &Refusal::bad_data(&[Violation::new("spec.replicasPerShard", "is required")]));
         assert_eq!(only.message, "spec.replicasPerShard: must be a whole number");
     }
 }

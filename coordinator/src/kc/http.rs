@@ -40,8 +40,9 @@ impl Reply {
     /// # Errors
     /// When it is not JSON of the contract.
     pub fn answer(&self) -> Result<Answer, String> {
-        let answer: Answer = serde_json::from_slice(&self.body)
-            .map_err(|cause| format!("the server answered {} with something else than JSON: {cause}", self.status))?;
+        let answer: Answer = serde_json::from_slice(&self.body).map_err(|cause| {
+            format!("the server answered {} with something else than JSON: {cause}", self.status)
+        })?;
         if self.status >= 400 && answer.rc == 0 {
             return Err(format!("the server answered {}", self.status));
         }
@@ -50,7 +51,8 @@ impl Reply {
 
     /// What it says on standard error.
     pub fn text(&self) -> String {
-        let said = serde_json::from_slice::<Answer>(&self.body).map(|answer| answer.stderr).unwrap_or_default();
+        let said =
+            serde_json::from_slice::<Answer>(&self.body).map(|answer| answer.stderr).unwrap_or_default();
         let said = said.trim().trim_start_matches("error: ").to_owned();
         if said.is_empty() { format!("the server answered {}", self.status) } else { said }
     }
@@ -78,8 +80,9 @@ impl Server {
         if url.is_empty() {
             return Err("no server is set: export KC_API_URL=http://host:port, or write server: to ~/.kc/config/default.yaml".to_owned());
         }
-        let uri: Uri =
-            format!("{url}/api/v1/cli").parse().map_err(|cause| format!("the server {url:?} is not a URL: {cause}"))?;
+        let uri: Uri = format!("{url}/api/v1/cli")
+            .parse()
+            .map_err(|cause| format!("the server {url:?} is not a URL: {cause}"))?;
         match uri.scheme_str() {
             Some("http") => {}
             Some("https") => {
@@ -118,7 +121,8 @@ impl Server {
     }
 
     async fn once(&self, ask: &Ask) -> Result<Reply, String> {
-        let body = serde_json::to_vec(ask).map_err(|cause| format!("the question cannot be written as JSON: {cause}"))?;
+        let body = serde_json::to_vec(ask)
+            .map_err(|cause| format!("the question cannot be written as JSON: {cause}"))?;
         let mut request = Request::builder()
             .method(Method::POST)
             .uri(self.uri.clone())
@@ -132,7 +136,11 @@ impl Server {
             .map_err(|_| "the token has characters that no token has; check KC_TOKEN".to_owned())?;
         let asked = async {
             let response = self.client.request(request).await.map_err(|cause| {
-                let cause = std::error::Error::source(&cause).map_or_else(|| cause.to_string(), ToString::to_string);
+                // The innermost cause is what the system said.
+                let mut cause: &dyn std::error::Error = &cause;
+                while let Some(inner) = cause.source() {
+                    cause = inner;
+                }
                 format!("cannot reach {}: {cause}", self.uri.authority().map_or("the server", |a| a.as_str()))
             })?;
             let status = response.status().as_u16();
@@ -142,7 +150,9 @@ impl Server {
                 .map_err(|cause| format!("the reply broke off: {cause}"))?;
             Ok(Reply { status, body: body.to_bytes() })
         };
-        timeout(DEADLINE, asked).await.unwrap_or_else(|_| Err(format!("no reply within {} s", DEADLINE.as_secs())))
+        timeout(DEADLINE, asked)
+            .await
+            .unwrap_or_else(|_| Err(format!("no reply within {} s", DEADLINE.as_secs())))
     }
 }
 
@@ -153,7 +163,12 @@ mod tests {
     #[test]
     fn only_plain_http_urls_are_servers() {
         assert!(Server::new("http://127.0.0.1:1", String::new()).is_ok());
-        for (url, part) in [("", "no server is set"), ("https://x", "plain http only"), ("x:1", "not a URL"), ("ftp://x", "not a URL")] {
+        for (url, part) in [
+            ("", "no server is set"),
+            ("https://x", "plain http only"),
+            ("x:1", "not a URL"),
+            ("ftp://x", "not a URL"),
+        ] {
             let refused = Server::new(url, String::new()).err().unwrap();
             assert!(refused.contains(part), "{url}: {refused}");
         }

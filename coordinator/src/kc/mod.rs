@@ -40,7 +40,8 @@ async fn obey(args: Vec<String>) -> Result<u8, String> {
     let mut server = Server::new(&profile.server, profile.token)?;
     let mut reply = server.post(&Ask::first(&args)).await?;
     if reply.status == 401 {
-        let token = terminal::token(&name).ok_or_else(|| format!("{}\nset KC_TOKEN, or: kc config set-token <token>", reply.text()))?;
+        let token = terminal::token(&name)
+            .ok_or_else(|| format!("{}\nset KC_TOKEN, or: kc config set-token <token>", reply.text()))?;
         server.set_token(token.clone());
         profiles.change(&name, None, Some(&token))?;
         reply = server.post(&Ask::first(&args)).await?;

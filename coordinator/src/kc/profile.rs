@@ -86,7 +86,8 @@ impl Profiles {
         if let Some(token) = token {
             profile.token = token.to_owned();
         }
-        let text = serde_norway::to_string(&profile).map_err(|cause| format!("the profile cannot be written: {cause}"))?;
+        let text = serde_norway::to_string(&profile)
+            .map_err(|cause| format!("the profile cannot be written: {cause}"))?;
         self.write(&self.path(name), &text)
     }
 
@@ -95,7 +96,8 @@ impl Profiles {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
             // Written beside and moved into place: an interrupted kc leaves the old profile.
             let fresh = path.with_extension(format!("{}.new", std::process::id()));
-            let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+            let mut file =
+                fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
             file.write_all(text.as_bytes())?;
             fs::rename(&fresh, path)
         };
@@ -116,7 +118,8 @@ impl Profiles {
             "use" => self.write(&self.folder.join("active"), name),
             "read" => {
                 let path = self.path(name);
-                let text = fs::read_to_string(&path).map_err(|cause| format!("cannot read {}: {cause}", path.display()))?;
+                let text = fs::read_to_string(&path)
+                    .map_err(|cause| format!("cannot read {}: {cause}", path.display()))?;
                 super::terminal::print(&text, "")
             }
             "list" => {
@@ -133,7 +136,8 @@ impl Profiles {
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(cause) => return Err(format!("cannot read {}: {cause}", self.folder.display())),
         };
-        let names = entries.filter_map(|entry| Some(entry.ok()?.file_name().to_str()?.strip_suffix(".yaml")?.to_owned()));
+        let names = entries
+            .filter_map(|entry| Some(entry.ok()?.file_name().to_str()?.strip_suffix(".yaml")?.to_owned()));
         let mut names: Vec<String> = names.collect();
         names.sort();
         Ok(names)
@@ -153,7 +157,10 @@ mod tests {
         assert_eq!(profiles.names().unwrap(), Vec::<String>::new());
         profiles.change("lab", Some("http://a:1"), None).unwrap();
         profiles.change("lab", None, Some("sp_x")).unwrap();
-        assert_eq!(profiles.stored("lab").unwrap(), Profile { server: "http://a:1".to_owned(), token: "sp_x".to_owned() });
+        assert_eq!(
+            profiles.stored("lab").unwrap(),
+            Profile { server: "http://a:1".to_owned(), token: "sp_x".to_owned() }
+        );
         assert_eq!(profiles.names().unwrap(), ["lab"]);
         let mode = |path: &str| fs::metadata(home.path().join(path)).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(".kc/config"), mode(".kc/config/lab.yaml")), (0o700, 0o600));
@@ -163,9 +170,15 @@ mod tests {
     fn a_server_cannot_write_elsewhere() {
         let home = tempfile::tempdir().unwrap();
         let profiles = Profiles { folder: home.path().join("config") };
-        let config = Config { action: "write".to_owned(), profile: Some("../x".to_owned()), ..Config::default() };
+        let config =
+            Config { action: "write".to_owned(), profile: Some("../x".to_owned()), ..Config::default() };
         assert!(profiles.obey(&config, "default").is_err());
-        profiles.obey(&Config { action: "use".to_owned(), profile: Some("lab".to_owned()), ..Config::default() }, "default").unwrap();
+        profiles
+            .obey(
+                &Config { action: "use".to_owned(), profile: Some("lab".to_owned()), ..Config::default() },
+                "default",
+            )
+            .unwrap();
         assert_eq!(fs::read_to_string(home.path().join("config/active")).unwrap(), "lab");
     }
 }

@@ -18,7 +18,10 @@ use super::{answer::File, expand};
 pub fn print(stdout: &str, stderr: &str) -> Result<(), String> {
     let ended = |text: &str| if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
     let mut out = io::stdout().lock();
-    let printed = out.write_all(stdout.as_bytes()).and_then(|()| out.write_all(ended(stdout).as_bytes())).and_then(|()| out.flush());
+    let printed = out
+        .write_all(stdout.as_bytes())
+        .and_then(|()| out.write_all(ended(stdout).as_bytes()))
+        .and_then(|()| out.flush());
     eprint!("{stderr}{}", ended(stderr));
     match printed {
         // `kc get … | head` is not an error.
@@ -79,14 +82,22 @@ pub fn read(path: &str) -> Result<String, String> {
 /// # Errors
 /// When it is not base64 or cannot be written.
 pub fn save(file: &File) -> Result<(), String> {
-    let content = BASE64_STANDARD.decode(&file.content).map_err(|cause| format!("the server's file is not base64: {cause}"))?;
+    let content = BASE64_STANDARD
+        .decode(&file.content)
+        .map_err(|cause| format!("the server's file is not base64: {cause}"))?;
     let names = [file.destination.as_str(), file.filename.as_str(), "download"];
     let path = expand(names.into_iter().find(|name| !name.is_empty()).unwrap_or("download"));
     let written = || {
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             fs::create_dir_all(folder)?;
         }
-        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?.write_all(&content)
+        fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&path)?
+            .write_all(&content)
     };
     written().map_err(|cause| format!("cannot write {}: {cause}", path.display()))
 }

@@ -125,10 +125,14 @@ impl Answer {
                 ("server", config.server.clone()),
                 ("token", config.token.clone()),
             ];
-            Node::Object(members.into_iter().filter_map(|(n, v)| Some((n.to_owned(), Node::Text(v?)))).collect())
+            Node::Object(
+                members.into_iter().filter_map(|(n, v)| Some((n.to_owned(), Node::Text(v?)))).collect(),
+            )
         });
-        let read_file =
-            self.read_file.as_ref().map_or(Node::Null, |path| Node::object([("path", Node::from(path.as_str()))]));
+        let read_file = self
+            .read_file
+            .as_ref()
+            .map_or(Node::Null, |path| Node::object([("path", Node::from(path.as_str()))]));
         Node::object([
             ("stdout", Node::from(self.stdout.as_str())),
             ("stderr", Node::from(self.stderr.as_str())),

@@ -51,7 +51,9 @@ pub async fn run(
                 changes.push(change);
             }
             // Nobody leads any more: the client repeats the whole, and what is applied already is not changed by that.
-            Err(Failure::Problem(problem)) if problem.status().is_server_error() => return Err(problem.into()),
+            Err(Failure::Problem(problem)) if problem.status().is_server_error() => {
+                return Err(problem.into());
+            }
             Err(failure) => {
                 answer.stderr.push_str(&format!("error: {title} was not applied: {}\n", failure.text()));
                 answer.rc = 1;
@@ -71,7 +73,11 @@ pub async fn run(
 ///
 /// # Errors
 /// As the verb PUT, and names that name nothing or several.
-pub async fn one(session: &Session, mut document: Document, folder: Option<ResourceId>) -> Result<(Change, bool), Failure> {
+pub async fn one(
+    session: &Session,
+    mut document: Document,
+    folder: Option<ResourceId>,
+) -> Result<(Change, bool), Failure> {
     manifest::resolve(&session.state, &mut document, folder)?;
     if document.id().is_none() {
         let id = match existing(session, &document)?.as_slice() {
@@ -100,10 +106,13 @@ pub async fn one(session: &Session, mut document: Document, folder: Option<Resou
 
 /// Resources that a document without an id may mean.
 fn existing<'a>(session: &'a Session, document: &Document) -> Result<Vec<&'a Resource>, Failure> {
-    let folder = match document.node.at(&["metadata", "folderId"]).and_then(Node::text).filter(|id| !id.is_empty()) {
-        Some(id) => Some(id.parse().map_err(|cause| Problem::bad_data(format!("metadata.folderId: {cause}")))?),
-        None => None,
-    };
+    let folder =
+        match document.node.at(&["metadata", "folderId"]).and_then(Node::text).filter(|id| !id.is_empty()) {
+            Some(id) => {
+                Some(id.parse().map_err(|cause| Problem::bad_data(format!("metadata.folderId: {cause}")))?)
+            }
+            None => None,
+        };
     let mut found = lookup::named(&session.state, document.kind, &document.name);
     found.retain(|resource| resource.metadata.folder == folder);
     Ok(found)
@@ -112,10 +121,11 @@ fn existing<'a>(session: &'a Session, document: &Document) -> Result<Vec<&'a Res
 /// What `kc get -o yaml` shows has no password: applying it again keeps the one there is.
 fn keep_secret(session: &Session, document: &mut Document) {
     let id = document.id().and_then(|id| id.parse().ok());
-    let stored = id.and_then(|id| session.state.resource(document.kind, id)).and_then(|stored| session.secret(stored));
-    if let (Some(secret), Some(spec)) = (stored, document.node.child("spec")) {
-        if matches!(spec.get("rootPassword"), None | Some(Node::Null)) {
-            spec.set("rootPassword", Node::from(secret));
-        }
+    let stored =
+        id.and_then(|id| session.state.resource(document.kind, id)).and_then(|stored| session.secret(stored));
+    if let (Some(secret), Some(spec)) = (stored, document.node.child("spec"))
+        && matches!(spec.get("rootPassword"), None | Some(Node::Null))
+    {
+        spec.set("rootPassword", Node::from(secret));
     }
 }

@@ -106,7 +106,8 @@ pub fn parse(given: &[String]) -> Result<Args, String> {
         } else if word == "--" {
             only_words = true;
         } else if let Some(long) = word.strip_prefix("--") {
-            let (name, value) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
+            let (name, value) =
+                long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
             args.flag(&format!("--{name}"), value, &mut rest, &mut help)?;
         } else {
             args.short(&word[1..], &mut rest, &mut help)?;
@@ -170,7 +171,8 @@ impl Args {
         help: &mut bool,
     ) -> Result<(), String> {
         if takes_value(name) {
-            let value = value.or_else(|| rest.next()).ok_or_else(|| format!("the flag {name} needs a value"))?;
+            let value =
+                value.or_else(|| rest.next()).ok_or_else(|| format!("the flag {name} needs a value"))?;
             match name {
                 "-n" | "--folder" => self.folder = Some(value.to_owned()),
                 "-f" | "--filename" => self.filename = Some(value.to_owned()),
@@ -218,11 +220,19 @@ mod tests {
 
     #[test]
     fn flags_stand_anywhere_and_in_every_form() {
-        for words in ["get vpc x -n prod -o json -q", "-nprod get -qo=json vpc x", "get --folder=prod --output json vpc x --quiet"] {
+        for words in [
+            "get vpc x -n prod -o json -q",
+            "-nprod get -qo=json vpc x",
+            "get --folder=prod --output json vpc x --quiet",
+        ] {
             let args = of(words).unwrap();
             assert_eq!(args.verb, Verb::Get, "{words}");
             assert_eq!(args.words, ["vpc", "x"], "{words}");
-            assert_eq!((args.folder.as_deref(), args.output, args.quiet), (Some("prod"), Output::Json, true), "{words}");
+            assert_eq!(
+                (args.folder.as_deref(), args.output, args.quiet),
+                (Some("prod"), Output::Json, true),
+                "{words}"
+            );
         }
         let args = of("apply -f - --wait").unwrap();
         assert_eq!((args.verb, args.filename.as_deref(), args.wait), (Verb::Apply, Some("-"), true));
@@ -231,7 +241,9 @@ mod tests {
 
     #[test]
     fn verbs_have_their_aliases_and_types_may_come_first() {
-        for (words, verb) in [("ls vpc", Verb::Get), ("vpc ls", Verb::Get), ("rm vpc x", Verb::Delete), ("", Verb::Help)] {
+        for (words, verb) in
+            [("ls vpc", Verb::Get), ("vpc ls", Verb::Get), ("rm vpc x", Verb::Delete), ("", Verb::Help)]
+        {
             assert_eq!(of(words).unwrap().verb, verb, "{words}");
         }
         assert_eq!(of("vpc ls").unwrap().words, ["vpc"]);

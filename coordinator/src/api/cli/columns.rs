@@ -29,7 +29,9 @@ pub fn table(session: &Session, kind: Kind, found: &[&Resource], wide: bool, qua
         row.extend(own_cells(session, resource, &message));
         row.push(table::age(session.now(), resource.created));
         if wide {
-            row.push(resource.metadata.folder.map(|id| lookup::name_of(&session.state, id)).unwrap_or_default());
+            row.push(
+                resource.metadata.folder.map(|id| lookup::name_of(&session.state, id)).unwrap_or_default(),
+            );
             row.extend(wide_cells(session, resource, &message));
         }
         row
@@ -85,12 +87,23 @@ fn wide_cells(session: &Session, resource: &Resource, message: &v1::Resource) ->
                 status.primary_spread_ok.to_string(),
                 spec.valkey_version.unwrap_or_default(),
                 spec.vm_offer_id.unwrap_or_default(),
-                format!("{}Gi {}", spec.volume_size_gib.unwrap_or_default(), spec.volume_offer_id.unwrap_or_default()),
+                format!(
+                    "{}Gi {}",
+                    spec.volume_size_gib.unwrap_or_default(),
+                    spec.volume_offer_id.unwrap_or_default()
+                ),
                 primaries(session, &status),
                 status.primary_endpoints.join(","),
             ]
         }
-        (Spec::Folder | Spec::HostingProvider | Spec::VpcSubnet { .. } | Spec::ParametersSet { .. } | Spec::Cluster(_), _) => {
+        (
+            Spec::Folder
+            | Spec::HostingProvider
+            | Spec::VpcSubnet { .. }
+            | Spec::ParametersSet { .. }
+            | Spec::Cluster(_),
+            _,
+        ) => {
             vec![description]
         }
     }

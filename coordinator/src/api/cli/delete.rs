@@ -21,12 +21,19 @@ use super::{
 ///
 /// # Errors
 /// Names that name nothing or several; the refusals of the verb DELETE.
-pub async fn run(mut session: Session, args: &Args, text: Option<&str>, waits_itself: bool) -> Result<Answer, Failure> {
+pub async fn run(
+    mut session: Session,
+    args: &Args,
+    text: Option<&str>,
+    waits_itself: bool,
+) -> Result<Answer, Failure> {
     session.caller.needs(&[Scope::Write])?;
     let folder = lookup::folder(&session.state, args.folder.as_deref())?;
     match (&args.filename, text, args.words.as_slice()) {
         (Some(path), None, _) => Ok(Answer { read_file: Some(path.clone()), ..Answer::default() }),
-        (Some(_), Some(text), []) => described(&mut session, args, manifest::read(text)?, folder, waits_itself).await,
+        (Some(_), Some(text), []) => {
+            described(&mut session, args, manifest::read(text)?, folder, waits_itself).await
+        }
         (None, _, [kind, names @ ..]) if !names.is_empty() => {
             named(&session, args, types::public(kind)?, names, folder, waits_itself).await
         }
@@ -49,7 +56,14 @@ async fn named(
     for resource in found {
         changes.push(one(session, resource).await?);
     }
-    finish(session, args, Answer::default(), changes, if waits_itself || args.wait { Hold::Briefly } else { Hold::Long }).await
+    finish(
+        session,
+        args,
+        Answer::default(),
+        changes,
+        if waits_itself || args.wait { Hold::Briefly } else { Hold::Long },
+    )
+    .await
 }
 
 async fn described(
@@ -77,7 +91,11 @@ async fn described(
         // What comes next may be in use by this one until it is gone.
         let waited = wait::first(session, Answer::default(), vec![change], Hold::Long, args).await;
         if waited.rc != 0 || waited.retry.is_some() {
-            let why = if waited.rc == 0 { "it takes long; run the same command again in a while" } else { waited.stderr.trim() };
+            let why = if waited.rc == 0 {
+                "it takes long; run the same command again in a while"
+            } else {
+                waited.stderr.trim()
+            };
             answer.stderr.push_str(&format!("error: {title} is not gone yet: {why}\n"));
             answer.rc = 1;
             return Ok(answer);
@@ -97,7 +115,11 @@ fn target<'a>(
         return Ok(id.parse().ok().and_then(|id| session.state.resource(document.kind, id)));
     }
     // A folder that is gone has nothing in it, so a name that cannot be resolved means that the document is gone as well.
-    let folder_word = document.node.at(&["metadata", "folderId"]).and_then(super::super::json::Node::text).map(str::to_owned);
+    let folder_word = document
+        .node
+        .at(&["metadata", "folderId"])
+        .and_then(super::super::json::Node::text)
+        .map(str::to_owned);
     let folder = match folder_word {
         Some(word) => match lookup::one(&session.state, Kind::Folder, &word, None) {
             Ok(folder) => Some(folder.id),
@@ -121,7 +143,12 @@ fn target<'a>(
 async fn one(session: &Session, resource: &Resource) -> Result<Change, Failure> {
     let kind = resource.kind();
     let accepted = session.delete(kind, resource.id).await?;
-    Ok(Change { kind, request: accepted.request, resource: resource.id, name: resource.metadata.name.clone() })
+    Ok(Change {
+        kind,
+        request: accepted.request,
+        resource: resource.id,
+        name: resource.metadata.name.clone(),
+    })
 }
 
 /// Says what became of the changes: with `-w` waits, else looks once.
@@ -137,7 +164,11 @@ async fn finish(
         answer.stdout.extend(changes.iter().map(deleted));
         let waited = wait::first(session, answer.clone(), changes, hold, args).await;
         // What is not gone yet is not said to be.
-        return Ok(if waited.retry.is_some() || waited.rc != 0 { Answer { stdout: String::new(), ..waited } } else { waited });
+        return Ok(if waited.retry.is_some() || waited.rc != 0 {
+            Answer { stdout: String::new(), ..waited }
+        } else {
+            waited
+        });
     }
     let state = session.api.store.local();
     answer.stdout.extend(changes.iter().map(|change| match state.resources.contains_key(&change.resource) {

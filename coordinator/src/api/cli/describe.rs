@@ -55,7 +55,17 @@ fn cluster(session: &Session, resource: &Resource, text: &mut String) {
     let id = resource.id.to_string();
     let instances = view::instances(&session.state, &session.observed, session.now(), &id).items;
     let rows = instances.into_iter().map(|i| {
-        vec![i.group_index.to_string(), i.role, i.id, i.host_name, i.address, i.machine, i.engine_state, i.intent, i.message]
+        vec![
+            i.group_index.to_string(),
+            i.role,
+            i.id,
+            i.host_name,
+            i.address,
+            i.machine,
+            i.engine_state,
+            i.intent,
+            i.message,
+        ]
     });
     let header = ["GROUP", "ROLE", "INSTANCE", "HOST", "ADDRESS", "MACHINE", "ENGINE", "INTENT", "MESSAGE"];
     // Writing to a String cannot fail.
@@ -65,7 +75,9 @@ fn cluster(session: &Session, resource: &Resource, text: &mut String) {
         columns::hosts_used(session, resource),
         table::render(&header, rows.collect())
     );
-    if let Some(waiting) = session.observed.waiting.get(&resource.id.into()).filter(|waiting| !waiting.is_empty()) {
+    if let Some(waiting) =
+        session.observed.waiting.get(&resource.id.into()).filter(|waiting| !waiting.is_empty())
+    {
         let _ = write!(text, "\nWaits for:\n");
         for reason in waiting {
             let _ = writeln!(text, "  {reason}");
@@ -74,7 +86,9 @@ fn cluster(session: &Session, resource: &Resource, text: &mut String) {
     let mut operations = view::operations(&session.state, &id).items;
     operations.drain(..operations.len().saturating_sub(NEWEST));
     if !operations.is_empty() {
-        let rows = operations.into_iter().map(|o| vec![o.id, o.kind, o.phase, format!("{}%", o.progress), o.cause, o.error]);
+        let rows = operations
+            .into_iter()
+            .map(|o| vec![o.id, o.kind, o.phase, format!("{}%", o.progress), o.cause, o.error]);
         let header = ["ID", "KIND", "PHASE", "PROGRESS", "CAUSE", "ERROR"];
         let _ = write!(text, "\nOperations:\n{}", table::render(&header, rows.collect()));
     }
@@ -91,5 +105,9 @@ fn happened(session: &Session, resource: &Resource, text: &mut String) {
         vec![at.map(|at| table::age(session.now(), at)).unwrap_or_default(), e.severity, e.reason, e.message]
     });
     // Writing to a String cannot fail.
-    let _ = write!(text, "\nEvents:\n{}", table::render(&["AGE", "SEVERITY", "REASON", "MESSAGE"], rows.collect()));
+    let _ = write!(
+        text,
+        "\nEvents:\n{}",
+        table::render(&["AGE", "SEVERITY", "REASON", "MESSAGE"], rows.collect())
+    );
 }

@@ -22,7 +22,9 @@ pub fn run(session: &Session, args: &Args) -> Result<Answer, Failure> {
         return Err(Failure::Text("what? kc explain placement <cluster>".to_owned()));
     };
     if what != "placement" {
-        return Err(Failure::Text(format!("{what:?} cannot be explained; placement can: kc explain placement <cluster>")));
+        return Err(Failure::Text(format!(
+            "{what:?} cannot be explained; placement can: kc explain placement <cluster>"
+        )));
     }
     let folder = lookup::folder(&session.state, args.folder.as_deref())?;
     let kinds = Kind::all().into_iter().filter(|kind| matches!(kind, Kind::Cluster(_)));

@@ -17,24 +17,31 @@ use super::{
 /// A type or name that is not there; a missing scope.
 pub fn run(session: &Session, args: &Args) -> Result<Answer, Failure> {
     let Some((words, names)) = args.words.split_first() else {
-        return Err(Failure::Text("which type? kc get <type> [name]; kc api-resources lists them".to_owned()));
+        return Err(Failure::Text(
+            "which type? kc get <type> [name]; kc api-resources lists them".to_owned(),
+        ));
     };
     let types = types::list(words)?;
     if let ([Type::Operator(kind)], names) = (types.as_slice(), names) {
         return operator::run(session, *kind, names, args);
     }
     session.caller.needs(&[Scope::Read])?;
-    let folder = if args.all_folders { None } else { lookup::folder(&session.state, args.folder.as_deref())? };
+    let folder =
+        if args.all_folders { None } else { lookup::folder(&session.state, args.folder.as_deref())? };
     let mut groups: Vec<(Type, Vec<&Resource>)> = Vec::new();
     for kind in types {
         let Type::Public(public) = kind else {
             return Err(Failure::Text("read the operator's types one at a time".to_owned()));
         };
         let found = if names.is_empty() {
-            let inside = |r: &&Resource| r.kind() == public && (folder.is_none() || r.metadata.folder == folder);
+            let inside =
+                |r: &&Resource| r.kind() == public && (folder.is_none() || r.metadata.folder == folder);
             session.state.resources.values().filter(inside).collect()
         } else {
-            names.iter().map(|name| lookup::one(&session.state, public, name, folder)).collect::<Result<_, _>>()?
+            names
+                .iter()
+                .map(|name| lookup::one(&session.state, public, name, folder))
+                .collect::<Result<_, _>>()?
         };
         groups.push((kind, found));
     }

@@ -22,7 +22,13 @@ pub fn answer(args: &Args) -> Result<Option<Answer>, Failure> {
         Verb::ApiResources => Some(Answer::printed(api_resources())),
         Verb::Logout => Some(Answer { sign_out: true, ..Answer::default() }),
         Verb::Config => Some(Answer { config: Some(config(&args.words)?), ..Answer::default() }),
-        Verb::Get | Verb::Describe | Verb::Explain | Verb::Apply | Verb::Edit | Verb::Delete | Verb::Login => None,
+        Verb::Get
+        | Verb::Describe
+        | Verb::Explain
+        | Verb::Apply
+        | Verb::Edit
+        | Verb::Delete
+        | Verb::Login => None,
     })
 }
 
@@ -41,7 +47,9 @@ fn config(words: &[String]) -> Result<Config, Failure> {
     Ok(match words.as_slice() {
         ["view"] => Config { action: "read", ..Config::default() },
         ["get-contexts"] => Config { action: "list", ..Config::default() },
-        ["use-context", profile] => Config { action: "use", profile: Some(profile_name(profile)?), ..Config::default() },
+        ["use-context", profile] => {
+            Config { action: "use", profile: Some(profile_name(profile)?), ..Config::default() }
+        }
         ["set-server", server] => {
             if !server.starts_with("http://") && !server.starts_with("https://") {
                 return Err(Failure::Text(format!("{server:?} is not a server: write http://host:port")));
@@ -49,7 +57,9 @@ fn config(words: &[String]) -> Result<Config, Failure> {
             let server = server.trim_end_matches('/').to_owned();
             Config { action: "write", server: Some(server), ..Config::default() }
         }
-        ["set-token", token] => Config { action: "write", token: Some((*token).to_owned()), ..Config::default() },
+        ["set-token", token] => {
+            Config { action: "write", token: Some((*token).to_owned()), ..Config::default() }
+        }
         _ => {
             let text = "kc config knows view, get-contexts, use-context <name>, set-server <url> and set-token <token>";
             return Err(Failure::Text(text.to_owned()));
@@ -61,7 +71,9 @@ fn config(words: &[String]) -> Result<Config, Failure> {
 fn profile_name(name: &str) -> Result<String, Failure> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.starts_with('.') || !name.chars().all(plain) {
-        return Err(Failure::Text(format!("{name:?} cannot be the name of a context: use letters, digits, - and _")));
+        return Err(Failure::Text(format!(
+            "{name:?} cannot be the name of a context: use letters, digits, - and _"
+        )));
     }
     Ok(name.to_owned())
 }
@@ -103,7 +115,10 @@ mod tests {
     #[test]
     fn every_type_is_listed_with_its_aliases() {
         let text = of("api-resources").unwrap().unwrap().stdout;
-        assert!(text.contains("valkey-parameters-set") && text.contains("vk-paramset") && text.contains("host"), "{text}");
+        assert!(
+            text.contains("valkey-parameters-set") && text.contains("vk-paramset") && text.contains("host"),
+            "{text}"
+        );
         assert!(of("logout").unwrap().unwrap().sign_out);
         assert!(of("get vpc").unwrap().is_none());
     }

@@ -20,7 +20,12 @@ pub fn named<'a>(state: &'a State, kind: Kind, name: &str) -> Vec<&'a Resource> 
 ///
 /// # Errors
 /// There is none, or there are several: they are listed.
-pub fn one<'a>(state: &'a State, kind: Kind, word: &str, folder: Option<ResourceId>) -> Result<&'a Resource, Failure> {
+pub fn one<'a>(
+    state: &'a State,
+    kind: Kind,
+    word: &str,
+    folder: Option<ResourceId>,
+) -> Result<&'a Resource, Failure> {
     if let Some(found) = word.parse().ok().and_then(|id| state.resource(kind, id)) {
         return Ok(found);
     }
@@ -28,7 +33,10 @@ pub fn one<'a>(state: &'a State, kind: Kind, word: &str, folder: Option<Resource
     found.retain(|resource| folder.is_none() || resource.metadata.folder == folder);
     match found.as_slice() {
         [only] => Ok(only),
-        [] => Err(Failure::Text(format!("there is no {kind} named {word:?}; kc get {} lists them", kind.path()))),
+        [] => Err(Failure::Text(format!(
+            "there is no {kind} named {word:?}; kc get {} lists them",
+            kind.path()
+        ))),
         several => Err(Failure::Text(format!(
             "there are multiple {kind} resources named {word:?}: use the ID{}",
             choices(state, several)
@@ -40,7 +48,10 @@ pub fn one<'a>(state: &'a State, kind: Kind, word: &str, folder: Option<Resource
 pub fn choices(state: &State, several: &[&Resource]) -> String {
     let mut text = String::new();
     for resource in several {
-        let folder = resource.metadata.folder.map_or_else(String::new, |id| format!(" in folder {}", name_of(state, id)));
+        let folder = resource
+            .metadata
+            .folder
+            .map_or_else(String::new, |id| format!(" in folder {}", name_of(state, id)));
         // Writing to a String cannot fail.
         let _ = write!(text, "\n  {}  {}{folder}", resource.id, resource.metadata.name);
     }

@@ -34,7 +34,11 @@ impl Document {
 
     /// `metadata.id`, when it is there and not empty.
     pub fn id(&self) -> Option<&str> {
-        self.node.at(&["metadata", "id"]).or_else(|| self.node.get("id")).and_then(Node::text).filter(|id| !id.is_empty())
+        self.node
+            .at(&["metadata", "id"])
+            .or_else(|| self.node.get("id"))
+            .and_then(Node::text)
+            .filter(|id| !id.is_empty())
     }
 }
 
@@ -45,14 +49,13 @@ impl Document {
 pub fn read(text: &str) -> Result<Vec<Document>, Failure> {
     let mut nodes = Vec::new();
     for document in serde_norway::Deserializer::from_str(text) {
-        let node = Node::deserialize(document)
-            .map_err(|cause| Failure::Text(format!("document {} of the manifest is not valid YAML: {cause}", nodes.len() + 1)))?;
-        match node {
-            Node::Null => {}
-            node if !node.get("items").map_or(&[][..], Node::items).is_empty() && node.get("spec").is_none() => {
-                nodes.extend(node.get("items").map_or(&[][..], Node::items).to_vec());
-            }
-            node => nodes.push(node),
+        let node = Node::deserialize(document).map_err(|cause| {
+            Failure::Text(format!("document {} of the manifest is not valid YAML: {cause}", nodes.len() + 1))
+        })?;
+        match (node.get("items"), node.get("spec")) {
+            (Some(Node::List(items)), None) => nodes.extend(items.iter().cloned()),
+            _ if node == Node::Null => {}
+            _ => nodes.push(node),
         }
         if nodes.len() > MOST {
             return Err(Failure::Text(format!("the manifest has more than {MOST} documents; split it")));
@@ -68,11 +71,22 @@ fn document(number: usize, mut node: Node) -> Result<Document, Failure> {
     let name = node.at(&["metadata", "name"]).and_then(Node::text).unwrap_or_default().to_owned();
     let given = match node.get("kind") {
         Some(Node::Text(given)) => given.clone(),
-        Some(other) => return Err(Failure::Text(format!("document {number}: kind must be a text, not {}", other.type_name()))),
-        None => return Err(Failure::Text(format!("document {number}: kind is missing; kc api-resources lists them"))),
+        Some(other) => {
+            return Err(Failure::Text(format!(
+                "document {number}: kind must be a text, not {}",
+                other.type_name()
+            )));
+        }
+        None => {
+            return Err(Failure::Text(format!(
+                "document {number}: kind is missing; kc api-resources lists them"
+            )));
+        }
     };
     let Some(Type::Public(kind)) = types::of(&given) else {
-        return Err(Failure::Text(format!("document {number}: there is no kind {given:?}; kc api-resources lists them")));
+        return Err(Failure::Text(format!(
+            "document {number}: there is no kind {given:?}; kc api-resources lists them"
+        )));
     };
     node.set("kind", Node::from(kind.name()));
     Ok(Document { kind, name, node })
@@ -109,7 +123,13 @@ pub fn resolve(state: &State, document: &mut Document, folder: Option<ResourceId
     }
 }
 
-fn walk(state: &State, owner: Kind, own: Option<ResourceId>, path: &str, node: &mut Node) -> Result<(), Failure> {
+fn walk(
+    state: &State,
+    owner: Kind,
+    own: Option<ResourceId>,
+    path: &str,
+    node: &mut Node,
+) -> Result<(), Failure> {
     match node {
         Node::Object(members) => {
             for (name, value) in members {
@@ -136,12 +156,19 @@ fn walk(state: &State, owner: Kind, own: Option<ResourceId>, path: &str, node: &
 }
 
 /// The id that a word stands for; none when it is an id already, which the rules check.
-fn named(state: &State, kind: Kind, own: Option<ResourceId>, path: &str, word: &str) -> Result<Option<ResourceId>, Failure> {
+fn named(
+    state: &State,
+    kind: Kind,
+    own: Option<ResourceId>,
+    path: &str,
+    word: &str,
+) -> Result<Option<ResourceId>, Failure> {
     if word.is_empty() || word.parse::<ResourceId>().is_ok() {
         return Ok(None);
     }
     let all = lookup::named(state, kind, word);
-    let near: Vec<_> = all.iter().copied().filter(|resource| own.is_some() && resource.metadata.folder == own).collect();
+    let near: Vec<_> =
+        all.iter().copied().filter(|resource| own.is_some() && resource.metadata.folder == own).collect();
     match (near.as_slice(), all.as_slice()) {
         ([only], _) | ([], [only]) => Ok(Some(only.id)),
         ([], []) => Err(Failure::Text(format!("{path}: there is no {kind} named {word:?}"))),
@@ -155,7 +182,8 @@ fn named(state: &State, kind: Kind, own: Option<ResourceId>, path: &str, word: &
 /// Documents as YAML, apart by `---`.
 pub fn write(nodes: &[Node]) -> String {
     // A tree of ours always serialises.
-    let texts: Vec<String> = nodes.iter().map(|node| serde_norway::to_string(node).unwrap_or_default()).collect();
+    let texts: Vec<String> =
+        nodes.iter().map(|node| serde_norway::to_string(node).unwrap_or_default()).collect();
     texts.join("---\n")
 }
 
@@ -189,7 +217,13 @@ mod tests {
     fn what_is_written_reads_back() {
         let node = Node::object([
             ("kind", Node::from("Vpc")),
-            ("metadata", Node::object([("name", Node::from("yes")), ("labels", Node::object([("a", Node::from("01"))]))])),
+            (
+                "metadata",
+                Node::object([
+                    ("name", Node::from("yes")),
+                    ("labels", Node::object([("a", Node::from("01"))])),
+                ]),
+            ),
         ]);
         let text = write(&[node.clone(), node.clone()]);
         let back = read(&text).unwrap();

@@ -96,8 +96,11 @@ async fn run(api: &Api, post: Post, token: Option<&str>, waits_itself: bool) -> 
         Verb::Delete => delete::run(session, &args, post.file_content.as_deref(), waits_itself).await,
         Verb::Edit => edit::run(session, &args, post.edit_apply.as_ref()).await,
         Verb::Login => Ok(local::login(&session)),
-        Verb::Help | Verb::ApiResources | Verb::Logout | Verb::Config | Verb::Version => Err(Failure::Problem(
-            Problem::new(Trouble::Internal, "this command should have been answered without a session"),
-        )),
+        Verb::Help | Verb::ApiResources | Verb::Logout | Verb::Config | Verb::Version => {
+            Err(Failure::Problem(Problem::new(
+                Trouble::Internal,
+                "this command should have been answered without a session",
+            )))
+        }
     }
 }

@@ -42,11 +42,16 @@ pub fn run(session: &Session, kind: OperatorType, names: &[String], args: &Args)
         list.items.retain(|item| names.iter().any(|name| concerns(session, item, name)));
         if list.items.is_empty() {
             let word = kind.words().first().copied().unwrap_or_default();
-            return Err(Failure::Text(format!("there is no {word} {}; kc get {word} lists them", names.join(", "))));
+            return Err(Failure::Text(format!(
+                "there is no {word} {}; kc get {word} lists them",
+                names.join(", ")
+            )));
         }
     }
     if args.quiet {
-        return Ok(Answer::printed(list.items.iter().map(|item| format!("{}\n", item.id)).collect::<String>()));
+        return Ok(Answer::printed(
+            list.items.iter().map(|item| format!("{}\n", item.id)).collect::<String>(),
+        ));
     }
     let wide = args.output == Output::Wide;
     match args.output {
@@ -54,10 +59,12 @@ pub fn run(session: &Session, kind: OperatorType, names: &[String], args: &Args)
             Ok(Answer { stderr: "No resources found.\n".to_owned(), ..Answer::default() })
         }
         Output::Table | Output::Wide => {
-            let header: Vec<&str> = list.header.into_iter().chain(list.wide.into_iter().filter(|_| wide)).collect();
-            let rows = list.items.into_iter().map(|item| {
-                item.row.into_iter().chain(item.wide.into_iter().filter(|_| wide)).collect()
-            });
+            let header: Vec<&str> =
+                list.header.into_iter().chain(list.wide.into_iter().filter(|_| wide)).collect();
+            let rows = list
+                .items
+                .into_iter()
+                .map(|item| item.row.into_iter().chain(item.wide.into_iter().filter(|_| wide)).collect());
             Ok(Answer::printed(table::render(&header, rows.collect())))
         }
         Output::Json => {
@@ -79,7 +86,9 @@ fn concerns(session: &Session, item: &Item, name: &str) -> bool {
     let belongs = |member: &str| item.node.get(member).and_then(Node::text);
     let owner = |id: &str| id.eq_ignore_ascii_case(name) || cluster_name(&session.state, id) == name;
     belongs("clusterId").is_some_and(owner)
-        || ["hostId", "hostName"].iter().any(|member| belongs(member).is_some_and(|text| text.eq_ignore_ascii_case(name)))
+        || ["hostId", "hostName"]
+            .iter()
+            .any(|member| belongs(member).is_some_and(|text| text.eq_ignore_ascii_case(name)))
         || belongs("subject").is_some_and(|subject| subject.split_once('/').is_some_and(|(_, id)| owner(id)))
 }
 
@@ -90,7 +99,9 @@ fn cluster_name(state: &State, id: &str) -> String {
 fn read(session: &Session, kind: OperatorType) -> Result<List, Failure> {
     let scopes: &[Scope] = match kind {
         OperatorType::Catalogue => &[Scope::Read, Scope::Operator],
-        OperatorType::Host | OperatorType::Instance | OperatorType::Operation | OperatorType::Event => &[Scope::Operator],
+        OperatorType::Host | OperatorType::Instance | OperatorType::Operation | OperatorType::Event => {
+            &[Scope::Operator]
+        }
     };
     session.caller.needs(scopes)?;
     let (state, now) = (&session.state, session.now());
@@ -111,7 +122,11 @@ fn hosts(list: v1::HostList) -> List {
     let item = |host: v1::HostView| {
         let (has, promised) = (host.capacity.unwrap_or_default(), host.promised.unwrap_or_default());
         let images = host.images.iter().map(|image| format!("{}:{}", image.engine, image.version));
-        let troubles = host.conditions.iter().filter(|c| c.status != "True").map(|c| format!("{}={}", c.r#type, c.status));
+        let troubles = host
+            .conditions
+            .iter()
+            .filter(|c| c.status != "True")
+            .map(|c| format!("{}={}", c.r#type, c.status));
         Item {
             row: vec![
                 host.name.clone(),
@@ -174,7 +189,8 @@ fn operations(state: &State, now: Timestamp, list: v1::OperationList) -> List {
     let item = |operation: v1::OperationView| {
         let id: Option<OperationId> = operation.id.parse().ok();
         let begun = id.and_then(|id| state.operations.get(&id)).map(|operation| operation.created);
-        let running = operation.steps.iter().filter(|step| step.phase == "running").map(|step| step.name.as_str());
+        let running =
+            operation.steps.iter().filter(|step| step.phase == "running").map(|step| step.name.as_str());
         Item {
             row: vec![
                 operation.id.clone(),
@@ -227,13 +243,29 @@ fn catalogue(catalogue: v1::Catalogue) -> List {
         let size = format!("{} vCPU at {}%, {} MiB", offer.vcpus, offer.vcpu_share, offer.memory_mib);
         let price = format!("{} per hour", offer.price_hour);
         let node = node("VmOffer", &offer);
-        Item { row: vec![offer.id.clone(), "vm".to_owned(), size, price], wide: Vec::new(), node, id: offer.id.clone(), name: offer.id }
+        Item {
+            row: vec![offer.id.clone(), "vm".to_owned(), size, price],
+            wide: Vec::new(),
+            node,
+            id: offer.id.clone(),
+            name: offer.id,
+        }
     });
     let volumes = catalogue.volume_offers.into_iter().map(|offer| {
         let size = format!("{} IOPS, up to {} GiB", offer.iops, offer.max_size_gib);
         let price = format!("{} per GiB and hour", offer.price_gib_hour);
         let node = node("VolumeOffer", &offer);
-        Item { row: vec![offer.id.clone(), "volume".to_owned(), size, price], wide: Vec::new(), node, id: offer.id.clone(), name: offer.id }
+        Item {
+            row: vec![offer.id.clone(), "volume".to_owned(), size, price],
+            wide: Vec::new(),
+            node,
+            id: offer.id.clone(),
+            name: offer.id,
+        }
     });
-    List { header: vec!["ID", "KIND", "SIZE", "PRICE"], wide: Vec::new(), items: vms.chain(volumes).collect() }
+    List {
+        header: vec!["ID", "KIND", "SIZE", "PRICE"],
+        wide: Vec::new(),
+        items: vms.chain(volumes).collect(),
+    }
 }

@@ -43,7 +43,10 @@ mod tests {
 
     #[test]
     fn columns_are_apart_by_three_blanks_and_nothing_trails() {
-        let text = render(&["NAME", "AGE"], vec![vec!["a-long-name".to_owned(), "1s".to_owned()], vec![String::new(), "2m".to_owned()]]);
+        let text = render(
+            &["NAME", "AGE"],
+            vec![vec!["a-long-name".to_owned(), "1s".to_owned()], vec![String::new(), "2m".to_owned()]],
+        );
         assert_eq!(text, "NAME          AGE\na-long-name   1s\n-             2m\n");
     }
 

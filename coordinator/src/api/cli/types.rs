@@ -93,8 +93,11 @@ pub fn list(words: &str) -> Result<Vec<Type>, Failure> {
     let mut types = Vec::new();
     for word in words.split(',').filter(|word| !word.is_empty()) {
         let group = word.strip_suffix("-all").unwrap_or_default();
-        let whole: Vec<Type> =
-            Kind::all().into_iter().filter(|kind| word == "all" || product(*kind) == group).map(Type::Public).collect();
+        let whole: Vec<Type> = Kind::all()
+            .into_iter()
+            .filter(|kind| word == "all" || product(*kind) == group)
+            .map(Type::Public)
+            .collect();
         if whole.is_empty() {
             types.push(of(word).ok_or_else(|| unknown(word))?);
         } else {
@@ -142,7 +145,11 @@ mod tests {
             ("folders", "folder"),
             ("provider", "hosting-provider"),
         ] {
-            assert_eq!(of(word).map(|t| matches!(t, Type::Public(k) if k.path() == path)), Some(true), "{word}");
+            assert_eq!(
+                of(word).map(|t| matches!(t, Type::Public(k) if k.path() == path)),
+                Some(true),
+                "{word}"
+            );
         }
         assert_eq!(of("hosts"), Some(Type::Operator(OperatorType::Host)));
         assert_eq!(of("nothing"), None);

@@ -60,7 +60,10 @@ fn stand(state: &State, changes: &[Change]) -> Stand {
     for change in changes {
         match state.requests.get(&change.request).map(|request| &request.outcome) {
             Some(Outcome::Failed { message }) => {
-                return Stand::Failed(format!("{}/{} could not be carried out: {message}", change.kind, change.name));
+                return Stand::Failed(format!(
+                    "{}/{} could not be carried out: {message}",
+                    change.kind, change.name
+                ));
             }
             Some(Outcome::InFlight) => waiting.push(change.clone()),
             // A request that is forgotten was done long ago.
@@ -71,7 +74,13 @@ fn stand(state: &State, changes: &[Change]) -> Stand {
 }
 
 /// Waits for changes that were just accepted, as long as `hold` allows. `answer` is what to say when all goes well.
-pub async fn first(session: &Session, answer: Answer, changes: Vec<Change>, hold: Hold, args: &Args) -> Answer {
+pub async fn first(
+    session: &Session,
+    answer: Answer,
+    changes: Vec<Change>,
+    hold: Hold,
+    args: &Args,
+) -> Answer {
     let until = Instant::now() + hold.longest();
     let mut applied = session.api.store.applied();
     loop {
@@ -99,7 +108,9 @@ pub async fn first(session: &Session, answer: Answer, changes: Vec<Change>, hold
 pub fn again(session: &Session, retry: &Retry, args: &Args) -> Result<Answer, Failure> {
     let changes = changes_of(retry)?;
     let answer = match args.verb {
-        Verb::Delete => Answer::printed(changes.iter().map(|c| format!("{}/{} deleted\n", c.kind, c.name)).collect::<String>()),
+        Verb::Delete => Answer::printed(
+            changes.iter().map(|c| format!("{}/{} deleted\n", c.kind, c.name)).collect::<String>(),
+        ),
         Verb::Get
         | Verb::Describe
         | Verb::Explain
@@ -110,9 +121,9 @@ pub fn again(session: &Session, retry: &Retry, args: &Args) -> Result<Answer, Fa
         | Verb::Logout
         | Verb::Config
         | Verb::Help
-        | Verb::Version => {
-            Answer::printed(changes.iter().map(|c| format!("{}/{} applied\n", c.kind, c.name)).collect::<String>())
-        }
+        | Verb::Version => Answer::printed(
+            changes.iter().map(|c| format!("{}/{} applied\n", c.kind, c.name)).collect::<String>(),
+        ),
     };
     Ok(match stand(&session.state, &changes) {
         Stand::Done => answer,
@@ -129,7 +140,8 @@ pub fn again(session: &Session, retry: &Retry, args: &Args) -> Result<Answer, Fa
 fn progress(session: &Session, state: &State, waiting: &[Change]) -> String {
     let line = |change: &Change| {
         let cluster = ClusterId::from(change.resource);
-        let reasons = session.observed.waiting.get(&cluster).map(|reasons| reasons.join("; ")).unwrap_or_default();
+        let reasons =
+            session.observed.waiting.get(&cluster).map(|reasons| reasons.join("; ")).unwrap_or_default();
         let steps: Vec<&str> = state.running_tasks(cluster).map(|task| task.name.as_str()).collect();
         let what = match (reasons.is_empty(), steps.is_empty()) {
             (false, _) => reasons,
@@ -155,9 +167,13 @@ fn come_back(changes: &[Change], args: &Args) -> Retry {
 
 fn changes_of(retry: &Retry) -> Result<Vec<Change>, Failure> {
     let wrong = || Failure::Text("retryParams are not what was answered before".to_owned());
-    let names: Vec<String> =
-        retry.operation.split_once(' ').and_then(|(_, names)| serde_json::from_str(names).ok()).unwrap_or_default();
-    let parts = retry.kind.split(',').zip(retry.change_request_id.split(',')).zip(retry.resource_id.split(','));
+    let names: Vec<String> = retry
+        .operation
+        .split_once(' ')
+        .and_then(|(_, names)| serde_json::from_str(names).ok())
+        .unwrap_or_default();
+    let parts =
+        retry.kind.split(',').zip(retry.change_request_id.split(',')).zip(retry.resource_id.split(','));
     parts
         .enumerate()
         .map(|(at, ((kind, request), resource))| {

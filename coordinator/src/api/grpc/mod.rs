@@ -3,37 +3,46 @@
 
 mod operator;
 mod resources;
-mod watch;
+mod watching;
 
 use axum::Router;
 use shardplane_model::state::Scope;
 use shardplane_proto::v1::{operator_server::OperatorServer, resources_server::ResourcesServer};
-use tonic::{
-    codec::CompressionEncoding,
-    metadata::MetadataMap,
-    service::Routes,
+use tokio::sync::watch;
+use tonic::{codec::CompressionEncoding, metadata::MetadataMap, server::NamedService, service::Routes};
+use tonic_health::{
+    ServingStatus,
+    pb::health_server::HealthServer,
+    server::{HealthReporter, HealthService},
 };
 
-use super::{Api, BODY_LIMIT, auth, errors::Problem, verbs::Session};
+use super::{Api, BODY_LIMIT, auth, errors::Problem, store::Standing, verbs::Session};
+use operator::Operator;
+use resources::Resources;
 
 /// Largest answer, bytes: a page of the largest clusters.
 const ANSWER_LIMIT: usize = 64 * 1024 * 1024;
 
-/// All gRPC services of the API.
-pub fn routes(api: &Api) -> Router {
-    let resources = ResourcesServer::new(resources::Resources(api.clone()))
+/// The services that the leader answers.
+pub fn led(api: &Api) -> Router {
+    let resources = ResourcesServer::new(Resources(api.clone()))
         .max_decoding_message_size(BODY_LIMIT)
         .max_encoding_message_size(ANSWER_LIMIT)
         .accept_compressed(CompressionEncoding::Gzip);
-    let operator = OperatorServer::new(operator::Operator(api.clone()))
+    let operator = OperatorServer::new(Operator(api.clone()))
         .max_decoding_message_size(BODY_LIMIT)
         .max_encoding_message_size(ANSWER_LIMIT)
         .accept_compressed(CompressionEncoding::Gzip);
-    let reporter = tonic_health::server::HealthReporter::new();
-    let health = tonic_health::pb::health_server::HealthServer::new(
-        tonic_health::server::HealthService::from_health_reporter(reporter),
-    );
-    let mut routes = Routes::new(resources).add_service(operator).add_service(health);
+    // The door's own fallback answers what is not here.
+    Routes::new(resources).add_service(operator).into_axum_router().reset_fallback()
+}
+
+/// The services that every member answers itself: health and reflection.
+pub fn local(api: &Api) -> Router {
+    let reporter = HealthReporter::new();
+    tokio::spawn(report_health(reporter.clone(), api.store.standing()));
+    let health = HealthServer::new(HealthService::from_health_reporter(reporter));
+    let mut routes = Routes::new(health);
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(shardplane_proto::DESCRIPTORS)
@@ -41,10 +50,33 @@ pub fn routes(api: &Api) -> Router {
     };
     match (reflection().build_v1(), reflection().build_v1alpha()) {
         (Ok(v1), Ok(alpha)) => routes = routes.add_service(v1).add_service(alpha),
-        (Err(cause), _) | (_, Err(cause)) => tracing::error!(%cause, "gRPC reflection is off: the descriptors do not load"),
+        (Err(cause), _) | (_, Err(cause)) => {
+            tracing::error!(%cause, "gRPC reflection is off: the descriptors do not load")
+        }
     }
-    // The door's own fallback answers what is not here.
     routes.into_axum_router().reset_fallback()
+}
+
+/// Keeps the health of this member true: it serves while it leads or knows who does. Ends with the member.
+async fn report_health(reporter: HealthReporter, mut standing: watch::Receiver<Standing>) {
+    loop {
+        let serves = match &*standing.borrow_and_update() {
+            Standing::Leads { .. } => true,
+            Standing::Follows { leader } => leader.is_some(),
+            Standing::Stopped => false,
+        };
+        let status = if serves { ServingStatus::Serving } else { ServingStatus::NotServing };
+        for service in [
+            "",
+            <ResourcesServer<Resources> as NamedService>::NAME,
+            <OperatorServer<Operator> as NamedService>::NAME,
+        ] {
+            reporter.set_service_status(service, status).await;
+        }
+        if standing.changed().await.is_err() {
+            return;
+        }
+    }
 }
 
 /// Lets the caller of a gRPC request in.

@@ -55,7 +55,10 @@ impl v1::operator_server::Operator for Operator {
         Ok(Response::new(rest::explain(&session, kind, &id)?))
     }
 
-    async fn create_token(&self, request: Request<v1::CreateTokenRequest>) -> Answer<v1::CreateTokenResponse> {
+    async fn create_token(
+        &self,
+        request: Request<v1::CreateTokenRequest>,
+    ) -> Answer<v1::CreateTokenResponse> {
         let session = enter(&self.0, request.metadata(), &[Scope::Operator]).await?;
         Ok(Response::new(session.create_token(request.get_ref()).await?))
     }

@@ -1,15 +1,12 @@
 //! The Resources service. In: the messages of the public resources. Out: as the REST verbs of the same names.
 
-use shardplane_model::{
-    resource::Outcome,
-    state::Scope,
-};
+use shardplane_model::{resource::Outcome, state::Scope};
 use shardplane_proto::v1;
 use tonic::{Request, Response, Status};
 
 use super::{
     super::{Api, rest, verbs},
-    enter, watch,
+    enter, watching,
 };
 
 /// The service over an API.
@@ -46,7 +43,8 @@ impl v1::resources_server::Resources for Resources {
         let page = rest::Page {
             labels: asked.labels.into_iter().collect(),
             // Protobuf's zero is "not given".
-            size: (asked.max_page_size > 0).then(|| usize::try_from(asked.max_page_size).unwrap_or(usize::MAX)),
+            size: (asked.max_page_size > 0)
+                .then(|| usize::try_from(asked.max_page_size).unwrap_or(usize::MAX)),
             enumerator: (!asked.enumerator_id.is_empty()).then_some(asked.enumerator_id),
         };
         let (found, next) = rest::page(&session.state, rest::kind(&asked.r#type)?, &page)?;
@@ -71,16 +69,19 @@ impl v1::resources_server::Resources for Resources {
         }))
     }
 
-    type WatchStream = watch::Events;
+    type WatchStream = watching::Events;
 
-    async fn watch(&self, request: Request<v1::ListRequest>) -> Answer<watch::Events> {
+    async fn watch(&self, request: Request<v1::ListRequest>) -> Answer<watching::Events> {
         let session = enter(&self.0, request.metadata(), &[Scope::Read]).await?;
         let asked = request.into_inner();
         let kind = rest::kind(&asked.r#type)?;
-        Ok(Response::new(watch::start(session, kind, asked.labels.into_iter().collect())))
+        Ok(Response::new(watching::start(session, kind, asked.labels.into_iter().collect())))
     }
 }
 
 fn changed(accepted: verbs::Accepted) -> v1::ChangeResponse {
-    v1::ChangeResponse { request_id: accepted.request.to_string(), resource_id: accepted.resource.to_string() }
+    v1::ChangeResponse {
+        request_id: accepted.request.to_string(),
+        resource_id: accepted.resource.to_string(),
+    }
 }

@@ -50,9 +50,12 @@ pub fn parse(body: &[u8]) -> Result<Node, MalformedBody> {
     let node: Node = serde_json::from_slice(body).map_err(MalformedBody::Syntax)?;
     match node {
         Node::Object(_) => Ok(node),
-        other @ (Node::Null | Node::Bool(_) | Node::Integer(_) | Node::Float(_) | Node::Text(_) | Node::List(_)) => {
-            Err(MalformedBody::NotAnObject(other.type_name()))
-        }
+        other @ (Node::Null
+        | Node::Bool(_)
+        | Node::Integer(_)
+        | Node::Float(_)
+        | Node::Text(_)
+        | Node::List(_)) => Err(MalformedBody::NotAnObject(other.type_name())),
     }
 }
 
@@ -81,7 +84,8 @@ pub fn check(kind: Kind, body: &Node) -> Checked {
             ("id", Node::Text(id)) => top_level_id = Some(id.clone()),
             ("id", value) => found.wrong_type("id", value, "a text: the ULID of the resource"),
             ("metadata" | "spec", value) => {
-                let Some(nested) = message.get_field_by_json_name(name).and_then(|field| field.kind().as_message().cloned())
+                let Some(nested) =
+                    message.get_field_by_json_name(name).and_then(|field| field.kind().as_message().cloned())
                 else {
                     continue;
                 };
@@ -90,7 +94,10 @@ pub fn check(kind: Kind, body: &Node) -> Checked {
                 }
             }
             (unknown, _) => {
-                found.add(unknown, "is not a member of a resource: apiVersion, kind, metadata, spec are");
+                found.add(
+                    &join("", unknown),
+                    "is not a member of a resource: apiVersion, kind, metadata, spec are",
+                );
             }
         }
     }
@@ -118,7 +125,11 @@ struct Violations(Vec<Violation>);
 
 impl Violations {
     fn add(&mut self, path: &str, message: impl Into<String>) {
-        self.0.push(Violation::new(if path.is_empty() { "body" } else { path }, message));
+        let violation = Violation::new(if path.is_empty() { "body" } else { path }, message);
+        // A member given twice is wrong twice in the same way.
+        if !self.0.contains(&violation) {
+            self.0.push(violation);
+        }
     }
 
     fn wrong_type(&mut self, path: &str, given: &Node, wanted: &str) {
@@ -211,7 +222,9 @@ impl Violations {
         let clean = members
             .iter()
             .filter(|(_, value)| *value != Node::Null)
-            .filter_map(|(name, value)| Some((name.clone(), self.single(&value_kind, value, &join(path, name))?)))
+            .filter_map(|(name, value)| {
+                Some((name.clone(), self.single(&value_kind, value, &join(path, name))?))
+            })
             .collect();
         Some(Value::Object(clean))
     }
@@ -237,7 +250,9 @@ impl Violations {
         let (lowest, highest) = match kind {
             FieldKind::Uint32 | FieldKind::Fixed32 => (0, i128::from(u32::MAX)),
             FieldKind::Uint64 | FieldKind::Fixed64 => (0, i128::from(u64::MAX)),
-            FieldKind::Int64 | FieldKind::Sint64 | FieldKind::Sfixed64 => (i128::from(i64::MIN), i128::from(i64::MAX)),
+            FieldKind::Int64 | FieldKind::Sint64 | FieldKind::Sfixed64 => {
+                (i128::from(i64::MIN), i128::from(i64::MAX))
+            }
             FieldKind::Int32
             | FieldKind::Sint32
             | FieldKind::Sfixed32
@@ -249,13 +264,16 @@ impl Violations {
             | FieldKind::Message(_)
             | FieldKind::Enum(_) => (i128::from(i32::MIN), i128::from(i32::MAX)),
         };
-        match node {
-            Node::Integer(value) if (lowest..=highest).contains(value) => i64::try_from(*value).ok().map(Value::from),
-            Node::Integer(_) => {
-                self.add(path, format!("is out of range: {} does not fit {lowest} to {highest}", shown(path, node)));
+        match whole(node) {
+            Some(value) if (lowest..=highest).contains(&value) => i64::try_from(value).ok().map(Value::from),
+            Some(_) => {
+                self.add(
+                    path,
+                    format!("is out of range: {} does not fit {lowest} to {highest}", shown(path, node)),
+                );
                 None
             }
-            Node::Null | Node::Bool(_) | Node::Float(_) | Node::Text(_) | Node::List(_) | Node::Object(_) => {
+            None => {
                 self.wrong_type(path, node, "a whole number, without quotes or fraction");
                 None
             }
@@ -270,6 +288,17 @@ fn join(path: &str, name: &str) -> String {
         (true, _) => shown,
         (false, true) => format!("{path}.{shown}"),
         (false, false) => format!("{path}[{shown:?}]"),
+    }
+}
+
+/// A whole number, also when it is written like 3.0 or 1e1.
+fn whole(node: &Node) -> Option<i128> {
+    match node {
+        Node::Integer(value) => Some(*value),
+        // A cast saturates, and what saturates is out of every range.
+        #[allow(clippy::cast_possible_truncation)]
+        Node::Float(value) if value.fract() == 0.0 => Some(*value as i128),
+        Node::Float(_) | Node::Null | Node::Bool(_) | Node::Text(_) | Node::List(_) | Node::Object(_) => None,
     }
 }
 

@@ -39,7 +39,12 @@ impl Node {
     pub fn get(&self, name: &str) -> Option<&Node> {
         match self {
             Node::Object(members) => members.iter().find(|(given, _)| given == name).map(|(_, value)| value),
-            Node::Null | Node::Bool(_) | Node::Integer(_) | Node::Float(_) | Node::Text(_) | Node::List(_) => None,
+            Node::Null
+            | Node::Bool(_)
+            | Node::Integer(_)
+            | Node::Float(_)
+            | Node::Text(_)
+            | Node::List(_) => None,
         }
     }
 
@@ -48,11 +53,29 @@ impl Node {
         names.iter().try_fold(self, |node, name| node.get(name))
     }
 
+    /// The members, when it is an object; otherwise none.
+    pub fn members(&self) -> &[(String, Node)] {
+        match self {
+            Node::Object(members) => members,
+            Node::Null
+            | Node::Bool(_)
+            | Node::Integer(_)
+            | Node::Float(_)
+            | Node::Text(_)
+            | Node::List(_) => &[],
+        }
+    }
+
     /// The text, when it is one.
     pub fn text(&self) -> Option<&str> {
         match self {
             Node::Text(text) => Some(text),
-            Node::Null | Node::Bool(_) | Node::Integer(_) | Node::Float(_) | Node::List(_) | Node::Object(_) => None,
+            Node::Null
+            | Node::Bool(_)
+            | Node::Integer(_)
+            | Node::Float(_)
+            | Node::List(_)
+            | Node::Object(_) => None,
         }
     }
 
@@ -60,7 +83,12 @@ impl Node {
     pub fn items(&self) -> &[Node] {
         match self {
             Node::List(items) => items,
-            Node::Null | Node::Bool(_) | Node::Integer(_) | Node::Float(_) | Node::Text(_) | Node::Object(_) => &[],
+            Node::Null
+            | Node::Bool(_)
+            | Node::Integer(_)
+            | Node::Float(_)
+            | Node::Text(_)
+            | Node::Object(_) => &[],
         }
     }
 
@@ -80,8 +108,15 @@ impl Node {
             self.set(name, Node::Object(Vec::new()));
         }
         match self {
-            Node::Object(members) => members.iter_mut().find(|(given, _)| given == name).map(|(_, value)| value),
-            Node::Null | Node::Bool(_) | Node::Integer(_) | Node::Float(_) | Node::Text(_) | Node::List(_) => None,
+            Node::Object(members) => {
+                members.iter_mut().find(|(given, _)| given == name).map(|(_, value)| value)
+            }
+            Node::Null
+            | Node::Bool(_)
+            | Node::Integer(_)
+            | Node::Float(_)
+            | Node::Text(_)
+            | Node::List(_) => None,
         }
     }
 
@@ -227,7 +262,10 @@ impl<'de> Visitor<'de> for NodeVisitor {
                 Node::Bool(name) => name.to_string(),
                 Node::Integer(name) => name.to_string(),
                 other @ (Node::Null | Node::Float(_) | Node::List(_) | Node::Object(_)) => {
-                    return Err(A::Error::custom(format!("a member's name must be a text, not {}", other.type_name())));
+                    return Err(A::Error::custom(format!(
+                        "a member's name must be a text, not {}",
+                        other.type_name()
+                    )));
                 }
             };
             members.push((name, access.next_value()?));

@@ -1,7 +1,7 @@
 //! Answers as JSON. In: messages of ours. Out: members in the order of the protobuf file, absent ones as null, so that every
 //! answer of a type has the same members. Called by the REST handlers and the command line.
 
-use prost_reflect::MessageDescriptor;
+use prost_reflect::{Kind as FieldKind, MessageDescriptor};
 use serde::Serialize;
 use shardplane_proto::v1;
 
@@ -24,7 +24,10 @@ pub fn resource(resource: &v1::Resource) -> Node {
 /// A message of ours by its short name.
 pub fn message<M: Serialize>(name: &str, body: &M) -> Node {
     // Our own messages always serialise; numbers in them are 32 bits and finite.
-    let plain = serde_json::to_vec(body).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or(Node::Null);
+    let plain = serde_json::to_vec(body)
+        .ok()
+        .and_then(|text| serde_json::from_slice(&text).ok())
+        .unwrap_or(Node::Null);
     match descriptor(name) {
         Some(descriptor) => complete(&descriptor, plain),
         None => plain,
@@ -34,13 +37,19 @@ pub fn message<M: Serialize>(name: &str, body: &M) -> Node {
 /// Adds what is absent as null, at every depth.
 fn complete(message: &MessageDescriptor, node: Node) -> Node {
     let Node::Object(members) = node else { return node };
-    let mut members: Vec<(String, Option<Node>)> = members.into_iter().map(|(name, value)| (name, Some(value))).collect();
-    let mut take = |name: &str| {
-        members.iter_mut().find(|(given, _)| given == name).and_then(|(_, value)| value.take())
-    };
+    let mut members: Vec<(String, Option<Node>)> =
+        members.into_iter().map(|(name, value)| (name, Some(value))).collect();
+    let mut take =
+        |name: &str| members.iter_mut().find(|(given, _)| given == name).and_then(|(_, value)| value.take());
     let fields = message.fields().map(|field| {
         let value = match (take(field.json_name()), field.kind().as_message()) {
             (None, _) => Node::Null,
+            // Protobuf's JSON writes 64-bit numbers as text; ours are small enough to be numbers.
+            (Some(Node::Text(text)), None)
+                if matches!(field.kind(), FieldKind::Uint64 | FieldKind::Int64) =>
+            {
+                text.parse().map_or(Node::Text(text), Node::Integer)
+            }
             (Some(value), None) => value,
             (Some(value), Some(_)) if field.is_map() => value,
             (Some(Node::List(items)), Some(nested)) => {
@@ -66,7 +75,10 @@ mod tests {
             status: Some(v1::CommonStatus { state: "stable".to_owned(), ..Default::default() }),
             ..Default::default()
         };
-        let text = serde_json::to_string(&resource(&v1::Resource { body: Some(v1::resource::Body::VpcSubnet(subnet)) })).unwrap();
+        let text = serde_json::to_string(&resource(&v1::Resource {
+            body: Some(v1::resource::Body::VpcSubnet(subnet)),
+        }))
+        .unwrap();
         assert_eq!(
             text,
             r#"{"apiVersion":"v1","kind":"VpcSubnet","metadata":{"id":"x","name":"","description":null,"folderId":null,"labels":{},"deleteProtection":null},"spec":null,"status":{"state":"stable","createTime":"","createdByUser":null,"lastChangeRequest":null,"pricing":null}}"#

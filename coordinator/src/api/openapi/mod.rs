@@ -28,7 +28,13 @@ fn document() -> Node {
                 ("title", Node::from("Shardplane")),
                 ("version", Node::from(env!("CARGO_PKG_VERSION"))),
                 ("description", Node::from("Sharded Valkey clusters on bare-metal hosts.")),
-                ("license", Node::object([("name", Node::from("Apache-2.0")), ("identifier", Node::from("Apache-2.0"))])),
+                (
+                    "license",
+                    Node::object([
+                        ("name", Node::from("Apache-2.0")),
+                        ("identifier", Node::from("Apache-2.0")),
+                    ]),
+                ),
             ]),
         ),
         ("security", Node::List(vec![Node::object([("token", Node::List(Vec::new()))])])),
@@ -61,27 +67,13 @@ mod tests {
     use super::*;
 
     fn names(node: Option<&Node>) -> Vec<String> {
-        match node {
-            Some(Node::Object(members)) => members.iter().map(|(name, _)| name.clone()).collect(),
-            _ => Vec::new(),
-        }
+        node.map_or(&[][..], Node::members).iter().map(|(name, _)| name.clone()).collect()
     }
 
     fn references(node: &Node, found: &mut BTreeSet<String>) {
-        match node {
-            Node::Object(members) => {
-                for (name, value) in members {
-                    match (name.as_str(), value) {
-                        ("$ref", Node::Text(target)) => {
-                            found.insert(target.clone());
-                        }
-                        _ => references(value, found),
-                    }
-                }
-            }
-            Node::List(items) => items.iter().for_each(|item| references(item, found)),
-            _ => {}
-        }
+        found.extend(node.get("$ref").and_then(Node::text).map(str::to_owned));
+        node.members().iter().for_each(|(_, value)| references(value, found));
+        node.items().iter().for_each(|item| references(item, found));
     }
 
     #[test]
@@ -100,7 +92,10 @@ mod tests {
             let item = document.at(&["paths", &path]).unwrap();
             for method in names(Some(item)) {
                 let operation = item.get(&method).unwrap();
-                assert!(ids.insert(operation.get("operationId").and_then(Node::text).unwrap().to_owned()), "{method} {path}");
+                assert!(
+                    ids.insert(operation.get("operationId").and_then(Node::text).unwrap().to_owned()),
+                    "{method} {path}"
+                );
                 assert!(!names(operation.get("responses")).is_empty(), "{method} {path}");
                 let declared: BTreeSet<String> = operation
                     .get("parameters")
@@ -109,8 +104,10 @@ mod tests {
                     .filter(|p| p.get("in").and_then(Node::text) == Some("path"))
                     .map(|p| p.get("name").and_then(Node::text).unwrap().to_owned())
                     .collect();
-                let used: BTreeSet<String> =
-                    path.split('/').filter_map(|s| Some(s.strip_prefix('{')?.strip_suffix('}')?.to_owned())).collect();
+                let used: BTreeSet<String> = path
+                    .split('/')
+                    .filter_map(|s| Some(s.strip_prefix('{')?.strip_suffix('}')?.to_owned()))
+                    .collect();
                 assert_eq!(declared, used, "{method} {path}");
             }
         }
@@ -128,7 +125,10 @@ mod tests {
         lines.extend(names(document.at(&["components", "schemas"])));
         let text = lines.join("\n") + "\n";
         let golden = include_str!("golden.txt");
-        assert_eq!(text, golden, "the public surface changed: when that is meant, write the left text to golden.txt");
+        assert_eq!(
+            text, golden,
+            "the public surface changed: when that is meant, write the left text to golden.txt"
+        );
     }
 
     #[test]

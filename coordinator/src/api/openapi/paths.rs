@@ -34,22 +34,30 @@ fn public(kind: Kind, paths: &mut Vec<(String, Node)>) {
     let put = operation(&format!("put{name}"), &format!("Create or update a {name}"), "ChangeResponse")
         .body(&["application/json", "application/json-patch+json"], name);
     paths.push((path.clone(), Node::object([("put", put.0)])));
-    let list = operation(&format!("list{name}"), &format!("List {name} resources"), &list_of(kind)).parameters(vec![
-        parameter("query", "labels[key]", "string", "Pattern for the label; * stands for any text. Also label.key."),
-        parameter("query", "maxPageSize", "integer", "1 to 100, default 10."),
-        parameter("query", "enumeratorId", "string", "Where the last page ended."),
-    ]);
+    let list = operation(&format!("list{name}"), &format!("List {name} resources"), &list_of(kind))
+        .parameters(vec![
+            parameter(
+                "query",
+                "labels[key]",
+                "string",
+                "Pattern for the label; * stands for any text. Also label.key.",
+            ),
+            parameter("query", "maxPageSize", "integer", "1 to 100, default 10."),
+            parameter("query", "enumeratorId", "string", "Where the last page ended."),
+        ]);
     paths.push((format!("{path}/get-by-labels"), Node::object([("get", list.0)])));
     let poll = operation(&format!("poll{name}"), "How a change request stands", "PollResponse")
         .parameters(vec![parameter("path", "request", "string", "What PUT or DELETE answered.")]);
     paths.push((format!("{path}/request/{{request}}"), Node::object([("get", poll.0)])));
-    let read = operation(&format!("get{name}"), &format!("Read a {name}"), &read_of(kind)).parameters(vec![id()]);
-    let delete =
-        operation(&format!("delete{name}"), &format!("Delete a {name}"), "ChangeResponse").parameters(vec![id()]);
+    let read =
+        operation(&format!("get{name}"), &format!("Read a {name}"), &read_of(kind)).parameters(vec![id()]);
+    let delete = operation(&format!("delete{name}"), &format!("Delete a {name}"), "ChangeResponse")
+        .parameters(vec![id()]);
     paths.push((format!("{path}/{{id}}"), Node::object([("get", read.0), ("delete", delete.0)])));
     if matches!(kind, Kind::Cluster(_)) {
-        let explain = operation(&format!("explain{name}Placement"), "Why each instance is where it is", "Explanation")
-            .parameters(vec![id()]);
+        let explain =
+            operation(&format!("explain{name}Placement"), "Why each instance is where it is", "Explanation")
+                .parameters(vec![id()]);
         paths.push((format!("{path}/{{id}}/placement"), Node::object([("get", explain.0)])));
     }
 }
@@ -73,8 +81,27 @@ fn operator(paths: &mut Vec<(String, Node)>) {
         .body(&["application/json"], "CreateTokenRequest");
     paths.push(("/api/v1/tokens".to_owned(), Node::object([("post", token.0)])));
     let cli = operation("commandLine", "What the kc client posts", "CommandLineResponse")
-        .body(&["application/json"], "CommandLineResponse");
+        .body(&["application/json"], "CommandLineRequest");
     paths.push(("/api/v1/cli".to_owned(), Node::object([("post", cli.0)])));
+    for (path, id, summary, kind) in [
+        ("/healthz", "health", "Whether this member takes part and knows a leader", "application/json"),
+        ("/metrics", "metrics", "Counts and states for Prometheus", "text/plain"),
+        ("/openapi.json", "openapi", "This document", "application/json"),
+    ] {
+        let content = Node::object([(kind, Node::object([("schema", Node::Object(Vec::new()))]))]);
+        let ok = Node::object([
+            ("description", Node::from("The answer of this member itself.")),
+            ("content", content),
+        ]);
+        let get = Node::object([
+            ("operationId", Node::from(id)),
+            ("summary", Node::from(summary)),
+            // Asked by load balancers and scrapers, which have no token.
+            ("security", Node::List(Vec::new())),
+            ("responses", Node::object([("200", ok)])),
+        ]);
+        paths.push((path.to_owned(), Node::object([("get", get)])));
+    }
 }
 
 struct Operation(Node);
@@ -82,10 +109,12 @@ struct Operation(Node);
 fn operation(id: &str, summary: &str, answer: &str) -> Operation {
     let ok = [("200", response("The answer.", answer))];
     let refusals = REFUSALS.map(|(status, text)| {
-        let schema = if answer.ends_with("Response") && answer != "CreateTokenResponse" { answer } else { "Problem" };
+        let schema =
+            if answer.ends_with("Response") && answer != "CreateTokenResponse" { answer } else { "Problem" };
         (status, response(text, schema))
     });
-    let responses = ok.into_iter().chain(refusals).map(|(status, response)| (status.to_owned(), response)).collect();
+    let responses =
+        ok.into_iter().chain(refusals).map(|(status, response)| (status.to_owned(), response)).collect();
     Operation(Node::object([
         ("operationId", Node::from(id)),
         ("summary", Node::from(summary)),
@@ -100,8 +129,10 @@ impl Operation {
     }
 
     fn body(mut self, types: &[&str], schema: &str) -> Self {
-        let content = types.iter().map(|kind| ((*kind).to_owned(), Node::object([("schema", reference(schema))])));
-        let body = Node::object([("required", Node::Bool(true)), ("content", Node::Object(content.collect()))]);
+        let content =
+            types.iter().map(|kind| ((*kind).to_owned(), Node::object([("schema", reference(schema))])));
+        let body =
+            Node::object([("required", Node::Bool(true)), ("content", Node::Object(content.collect()))]);
         self.0.set("requestBody", body);
         self
     }

@@ -56,7 +56,7 @@ pub fn all() -> Node {
     let poll = [("succeeded", typed("boolean")), ("scheduledResourceId", typed("string"))];
     schemas.insert("PollResponse".to_owned(), envelope(poll, error(Family::Poll)));
     schemas.insert("Problem".to_owned(), envelope([], error(Family::Operator)));
-    schemas.insert("CommandLineResponse".to_owned(), typed("object"));
+    schemas.extend(command_line());
     for kind in Kind::all() {
         let resource = Node::object([(
             "oneOf",
@@ -65,14 +65,48 @@ pub fn all() -> Node {
         schemas.insert(read_of(kind), envelope([("resource", resource)], error(Family::Read)));
         let page = envelope([("enumeratorId", text())], []);
         let items = Node::object([("type", Node::from("array")), ("items", reference(kind.name()))]);
-        schemas.insert(list_of(kind), envelope([("pagination", page), ("resources", items)], error(Family::List)));
+        schemas.insert(
+            list_of(kind),
+            envelope([("pagination", page), ("resources", items)], error(Family::List)),
+        );
     }
     Node::Object(schemas.into_iter().collect())
 }
 
+/// What the kc client posts and obeys.
+fn command_line() -> [(String, Node); 2] {
+    let texts = Node::object([("type", Node::from("array")), ("items", typed("string"))]);
+    let maybe = || nullable("object");
+    let mut request = envelope(
+        [
+            ("args", texts),
+            ("retryParams", maybe()),
+            ("editApply", maybe()),
+            ("fileContent", nullable("string")),
+        ],
+        [],
+    );
+    request.set("required", Node::List(vec![Node::from("args")]));
+    let response = envelope(
+        [
+            ("stdout", typed("string")),
+            ("stderr", typed("string")),
+            ("rc", typed("integer")),
+            ("file", maybe()),
+            ("config", maybe()),
+            ("retryParams", maybe()),
+            ("edit", maybe()),
+            ("readFile", maybe()),
+        ],
+        [],
+    );
+    [("CommandLineRequest".to_owned(), request), ("CommandLineResponse".to_owned(), response)]
+}
+
 /// An object with exactly these members.
 fn envelope<const N: usize, const M: usize>(members: [(&str, Node); N], error: [(&str, Node); M]) -> Node {
-    let members: Vec<(String, Node)> = members.into_iter().chain(error).map(|(n, v)| (n.to_owned(), v)).collect();
+    let members: Vec<(String, Node)> =
+        members.into_iter().chain(error).map(|(n, v)| (n.to_owned(), v)).collect();
     let names = members.iter().map(|(name, _)| Node::from(name.as_str())).collect();
     Node::object([
         ("type", Node::from("object")),

@@ -25,7 +25,12 @@ pub async fn put(State(api): State<Api>, Path(path): Path<String>, request: Requ
     answer(run_put(&api, &path, token.as_deref(), body).await)
 }
 
-async fn run_put(api: &Api, path: &str, token: Option<&str>, body: Result<Bytes, Problem>) -> Result<Accepted, Problem> {
+async fn run_put(
+    api: &Api,
+    path: &str,
+    token: Option<&str>,
+    body: Result<Bytes, Problem>,
+) -> Result<Accepted, Problem> {
     let session = api.enter(token, &[Scope::Write]).await?;
     let kind = kind(path)?;
     let checked = json::check(kind, &json::parse(&body?)?);
@@ -33,7 +38,11 @@ async fn run_put(api: &Api, path: &str, token: Option<&str>, body: Result<Bytes,
 }
 
 /// `DELETE /api/v1/<type>/<id>`
-pub async fn delete(State(api): State<Api>, Path((path, id)): Path<(String, String)>, request: Request) -> Response {
+pub async fn delete(
+    State(api): State<Api>,
+    Path((path, id)): Path<(String, String)>,
+    request: Request,
+) -> Response {
     let token = auth::bearer(request.headers());
     answer(run_delete(&api, &path, &id, token).await)
 }

@@ -51,10 +51,16 @@ pub async fn list(State(api): State<Api>, Path(path): Path<String>, request: Req
     }
 }
 
-async fn run(api: &Api, path: &str, query: &str, token: Option<&str>) -> Result<(Vec<Node>, Option<String>), Problem> {
+async fn run(
+    api: &Api,
+    path: &str,
+    query: &str,
+    token: Option<&str>,
+) -> Result<(Vec<Node>, Option<String>), Problem> {
     let session = api.enter(token, &[Scope::Read]).await?;
     let (found, next) = page(&session.state, kind(path)?, &asked(query)?)?;
-    let shown = found.into_iter().map(|resource| json::resource(&session.without_secrets(resource))).collect();
+    let shown =
+        found.into_iter().map(|resource| json::resource(&session.without_secrets(resource))).collect();
     Ok((shown, next))
 }
 
@@ -71,7 +77,9 @@ fn asked(query: &str) -> Result<Page, Problem> {
                     (Some(Some(label)), _) | (None, Some(label)) if !label.is_empty() => label,
                     (None, None) => continue,
                     (Some(_), _) | (None, Some(_)) => {
-                        return Err(Problem::bad_data(format!("{name:?}: a label is given as labels[key]=value or label.key=value")));
+                        return Err(Problem::bad_data(format!(
+                            "{name:?}: a label is given as labels[key]=value or label.key=value"
+                        )));
                     }
                 };
                 page.labels.push((label.to_owned(), value.into_owned()));
@@ -82,7 +90,9 @@ fn asked(query: &str) -> Result<Page, Problem> {
 }
 
 fn page_size(value: &str) -> Result<usize, Problem> {
-    let refused = || Problem::bad_data(format!("maxPageSize: must be a number from 1 to {LARGEST_PAGE}, not {value:?}"));
+    let refused = || {
+        Problem::bad_data(format!("maxPageSize: must be a number from 1 to {LARGEST_PAGE}, not {value:?}"))
+    };
     // A number that only fails to fit is too big, not malformed.
     if !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit()) {
         return match value.parse() {
@@ -120,8 +130,11 @@ pub fn page<'a>(
             )
         })?),
     };
-    let matching = |resource: &&Resource| resource.kind() == kind && labels_match(&resource.metadata.labels, &asked.labels);
-    let mut rest = state.resources.range((from, Bound::Unbounded)).map(|(_, resource)| resource).filter(matching);
+    let matching = |resource: &&Resource| {
+        resource.kind() == kind && labels_match(&resource.metadata.labels, &asked.labels)
+    };
+    let mut rest =
+        state.resources.range((from, Bound::Unbounded)).map(|(_, resource)| resource).filter(matching);
     let found: Vec<&Resource> = rest.by_ref().take(size).collect();
     let next = match (rest.next(), found.last()) {
         (Some(_), Some(last)) => Some(BASE64_URL_SAFE_NO_PAD.encode(format!("{filter}{}", last.id))),

@@ -31,23 +31,34 @@ use super::{
 
 /// `GET /api/v1/hosts`
 pub async fn hosts(State(api): State<Api>, request: Request) -> Response {
-    answer(&api, Asked::of(&request), "HostList", |s, filter| Ok(view::hosts(&s.state, &s.observed, s.now(), filter))).await
+    answer(&api, Asked::of(&request), "HostList", |s, filter| {
+        Ok(view::hosts(&s.state, &s.observed, s.now(), filter))
+    })
+    .await
 }
 
 /// `GET /api/v1/instances`
 pub async fn instances(State(api): State<Api>, request: Request) -> Response {
-    answer(&api, Asked::of(&request), "InstanceList", |s, filter| Ok(view::instances(&s.state, &s.observed, s.now(), filter))).await
+    answer(&api, Asked::of(&request), "InstanceList", |s, filter| {
+        Ok(view::instances(&s.state, &s.observed, s.now(), filter))
+    })
+    .await
 }
 
 /// `GET /api/v1/operations`
 pub async fn operations(State(api): State<Api>, request: Request) -> Response {
-    answer(&api, Asked::of(&request), "OperationList", |s, filter| Ok(view::operations(&s.state, filter))).await
+    answer(&api, Asked::of(&request), "OperationList", |s, filter| Ok(view::operations(&s.state, filter)))
+        .await
 }
 
 /// `GET /api/v1/operations/<id>`
 pub async fn operation(State(api): State<Api>, Path(id): Path<String>, request: Request) -> Response {
     answer(&api, Asked::of(&request), "OperationView", |s, _| {
-        let missing = || Problem::not_found(format!("there is no operation {id:?}; ended ones are forgotten after a while"));
+        let missing = || {
+            Problem::not_found(format!(
+                "there is no operation {id:?}; ended ones are forgotten after a while"
+            ))
+        };
         let id: OperationId = id.parse().map_err(|_| missing())?;
         view::operation(&s.state, id).ok_or_else(missing)
     })
@@ -67,7 +78,11 @@ pub async fn catalogue(State(api): State<Api>, request: Request) -> Response {
 }
 
 /// `GET /api/v1/<type>/<id>/placement`
-pub async fn placement(State(api): State<Api>, Path((path, id)): Path<(String, String)>, request: Request) -> Response {
+pub async fn placement(
+    State(api): State<Api>,
+    Path((path, id)): Path<(String, String)>,
+    request: Request,
+) -> Response {
     answer(&api, Asked::of(&request), "Explanation", |s, _| {
         let kind = kind(&path)?;
         explain(s, kind, &id)

@@ -19,7 +19,11 @@ use super::{
 };
 
 /// `GET /api/v1/<type>/request/<id>`
-pub async fn poll(State(api): State<Api>, Path((path, id)): Path<(String, String)>, request: Request) -> Response {
+pub async fn poll(
+    State(api): State<Api>,
+    Path((path, id)): Path<(String, String)>,
+    request: Request,
+) -> Response {
     match run(&api, &path, &id, auth::bearer(request.headers())).await {
         Ok(progress) => answer(&progress),
         Err(problem) => Family::Poll.refuse(&problem),
@@ -41,7 +45,10 @@ fn answer(progress: &Progress) -> Response {
     // A failed change is a good answer to the question how it stands; clients read the outcome from the body.
     envelope(
         StatusCode::OK,
-        [("succeeded", Node::Bool(succeeded)), ("scheduledResourceId", Node::from(progress.resource.to_string()))],
+        [
+            ("succeeded", Node::Bool(succeeded)),
+            ("scheduledResourceId", Node::from(progress.resource.to_string())),
+        ],
         [("errorMessage", message), ("errorCode", code)],
     )
 }

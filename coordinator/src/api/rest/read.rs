@@ -18,7 +18,11 @@ use super::{
 };
 
 /// `GET /api/v1/<type>/<id>`
-pub async fn read(State(api): State<Api>, Path((path, id)): Path<(String, String)>, request: Request) -> Response {
+pub async fn read(
+    State(api): State<Api>,
+    Path((path, id)): Path<(String, String)>,
+    request: Request,
+) -> Response {
     match run(&api, &path, &id, auth::bearer(request.headers())).await {
         Ok(resource) => success([("resource", resource)]),
         Err(problem) => Family::Read.refuse(&problem),

@@ -31,10 +31,15 @@ pub async fn create(State(api): State<Api>, request: Request) -> Response {
     }
 }
 
-async fn run(api: &Api, token: Option<&str>, body: Result<Bytes, Problem>) -> Result<v1::CreateTokenResponse, Problem> {
+async fn run(
+    api: &Api,
+    token: Option<&str>,
+    body: Result<Bytes, Problem>,
+) -> Result<v1::CreateTokenResponse, Problem> {
     let session = api.enter(token, &[Scope::Operator]).await?;
-    let asked = serde_json::from_slice(&body?)
-        .map_err(|cause| Problem::bad_data(format!("the body must be {{\"name\": \"…\", \"scopes\": [\"read\", …]}}: {cause}")))?;
+    let asked = serde_json::from_slice(&body?).map_err(|cause| {
+        Problem::bad_data(format!("the body must be {{\"name\": \"…\", \"scopes\": [\"read\", …]}}: {cause}"))
+    })?;
     session.create_token(&asked).await
 }
 
@@ -43,7 +48,10 @@ impl Session {
     ///
     /// # Errors
     /// `BadData` for a missing name, no scope or an unknown one; `Unavailable`.
-    pub async fn create_token(&self, asked: &v1::CreateTokenRequest) -> Result<v1::CreateTokenResponse, Problem> {
+    pub async fn create_token(
+        &self,
+        asked: &v1::CreateTokenRequest,
+    ) -> Result<v1::CreateTokenResponse, Problem> {
         let scopes = scopes(&asked.scopes)?;
         let name = asked.name.trim();
         if name.is_empty() || name.chars().count() > 255 || name.chars().any(char::is_control) {

@@ -64,7 +64,8 @@ async fn run(
         }
         session.state = session.api.store.local();
         session.observed = session.api.reports.observed();
-        let token = session.state.tokens.values().find(|token| token.id.to_string() == session.caller.user.id);
+        let token =
+            session.state.tokens.values().find(|token| token.id.to_string() == session.caller.user.id);
         if token.is_none_or(|token| !token.scopes.contains(&Scope::Read)) {
             return Some(Problem::new(Trouble::Unauthenticated, "the token of this watch was taken back"));
         }
@@ -87,7 +88,12 @@ async fn run(
 }
 
 /// What looks different from what the watcher was told.
-fn changes(session: &Session, kind: Kind, labels: &[(String, String)], told: &mut Told) -> Vec<v1::WatchEvent> {
+fn changes(
+    session: &Session,
+    kind: Kind,
+    labels: &[(String, String)],
+    told: &mut Told,
+) -> Vec<v1::WatchEvent> {
     let mut events = Vec::new();
     let mut now = Told::new();
     for (id, resource) in &session.state.resources {
