@@ -4,7 +4,9 @@
 pub mod api;
 pub mod clock;
 pub mod config;
+pub mod kc;
 pub mod leader;
+pub mod member;
 pub mod raft;
 pub mod secrets;
 pub mod serve;
