@@ -97,6 +97,7 @@ impl World {
         world.run(&["down"])?;
         let (hosts, coordinators) = (options.hosts.to_string(), options.coordinators.to_string());
         let lost_after = format!("{}s", options.lost_after_s);
+        let owner = std::process::id().to_string();
         let bin_dir = bin_dir()?;
         let bin_dir = bin_dir.to_string_lossy();
         let mut arguments = vec![
@@ -109,6 +110,8 @@ impl World {
             &lost_after,
             "--bin-dir",
             &bin_dir,
+            "--owner",
+            &owner,
         ];
         let racks = options.racks.map(|racks| racks.to_string());
         if let Some(racks) = &racks {
