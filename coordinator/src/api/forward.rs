@@ -9,15 +9,19 @@ use axum::{
     middleware::Next,
     response::Response,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, header};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header, request::Parts};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
-use tokio::{sync::watch, time::timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
 
 use super::{
-    door,
+    BODY_LIMIT, door,
     errors::{Problem, Trouble},
     family::Family,
     store::Standing,
@@ -32,6 +36,12 @@ const CONNECT: Duration = Duration::from_secs(2);
 /// Longest wait for the head of an answer. Streams may go on for as long as they like after it.
 const HEAD: Duration = Duration::from_secs(60);
 
+/// How long a request may wait for a leader who answers.
+const PATIENCE: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(6) };
+
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(250);
+
 /// Headers that concern one connection only.
 const HOP_BY_HOP: [HeaderName; 7] = [
     header::CONNECTION,
@@ -42,6 +52,13 @@ const HOP_BY_HOP: [HeaderName; 7] = [
     header::UPGRADE,
     HeaderName::from_static("keep-alive"),
 ];
+
+/// An attempt without an answer.
+struct Broken {
+    problem: Problem,
+    /// Whether the leader may have got the request.
+    sent: bool,
+}
 
 /// Knows the leader and how to reach it.
 #[derive(Clone)]
@@ -70,20 +87,22 @@ impl Forwarder {
         Self { standing, http1, http2: builder.build(connector) }
     }
 
-    async fn send(&self, leader: &str, request: Request) -> Result<Response, Problem> {
+    async fn send(&self, leader: &str, request: Request) -> Result<Response, Broken> {
         let safe = safe_to_repeat(&request);
         let grpc = door::is_grpc(&request);
         let client = if request.version() == Version::HTTP_2 { &self.http2 } else { &self.http1 };
-        let request = readdressed(leader, request)?;
+        let request = readdressed(leader, request).map_err(|problem| Broken { problem, sent: false })?;
         let broken = |cause: String, sent: bool| {
             let text = format!("the connection to the leader at {leader} failed: {cause}");
-            if safe || !sent {
-                return Problem::new(Trouble::Unavailable, format!("{text}; try again in a second"));
-            }
-            Problem::new(
-                Trouble::Uncertain,
-                format!("{text}; it may have been carried out, look before you try again"),
-            )
+            let problem = if safe || !sent {
+                Problem::new(Trouble::Unavailable, format!("{text}; try again in a second"))
+            } else {
+                Problem::new(
+                    Trouble::Uncertain,
+                    format!("{text}; it may have been carried out, look before you try again"),
+                )
+            };
+            Broken { problem, sent }
         };
         match timeout(HEAD, client.request(request)).await {
             Ok(Ok(mut response)) => {
@@ -103,24 +122,107 @@ impl Forwarder {
     }
 }
 
-/// Answers here when this member leads, else by the leader.
-pub async fn pass_on(State(forwarder): State<Forwarder>, request: Request, next: Next) -> Response {
+/// Answers here when this member leads, else by the leader. While there is none, or the one that is known does not answer, it waits
+/// a little: an election takes two seconds, and some clients take a single 503 for the end.
+pub async fn pass_on(State(mut forwarder): State<Forwarder>, request: Request, next: Next) -> Response {
     let family = door::family_of(&request);
-    let standing = forwarder.standing.borrow().clone();
-    let sent = match standing {
-        Standing::Leads { .. } => return next.run(request).await,
-        Standing::Follows { leader: Some(_) } if request.headers().contains_key(&PASSED_ON) => {
-            Err(unavailable("the member that was asked has just lost the lead"))
-        }
-        Standing::Follows { leader: Some(leader) } => forwarder.send(&leader, request).await,
-        Standing::Follows { leader: None } => Err(unavailable("there is no leader at the moment")),
-        Standing::Stopped => Err(unavailable("this member is stopping")),
+    if leads(&forwarder.standing) {
+        return next.run(request).await;
+    }
+    let passed_on = request.headers().contains_key(&PASSED_ON);
+    let until = Instant::now() + if passed_on { Duration::ZERO } else { PATIENCE };
+    let mut kept = match Kept::of(request).await {
+        Ok(kept) => kept,
+        Err(problem) => return family.refuse(&problem),
     };
-    sent.unwrap_or_else(|problem| family.refuse(&problem))
+    loop {
+        let standing = forwarder.standing.borrow_and_update().clone();
+        let sent = match standing {
+            Standing::Leads { .. } => return next.run(kept.last()).await,
+            Standing::Follows { leader: Some(_) } if passed_on => {
+                Err(unsent("the member that was asked has just lost the lead"))
+            }
+            Standing::Follows { leader: Some(leader) } => {
+                let (request, more) = kept.next();
+                let sent = forwarder.send(&leader, request).await;
+                match more {
+                    Some(more) => kept = more,
+                    None => return answered(family, sent),
+                }
+                sent
+            }
+            Standing::Follows { leader: None } => Err(unsent("there is no leader at the moment")),
+            Standing::Stopped => return answered(family, Err(unsent("this member is stopping"))),
+        };
+        let repeatable = match &sent {
+            Ok(response) => response.status() == StatusCode::SERVICE_UNAVAILABLE && kept.idempotent(),
+            Err(broken) => !broken.sent || kept.idempotent(),
+        };
+        if !repeatable || Instant::now() >= until {
+            return answered(family, sent);
+        }
+        // A change of leader ends the pause early; a gone sender is noticed as Stopped in the next round.
+        let _ = timeout(PAUSE, forwarder.standing.changed()).await;
+    }
 }
 
-fn unavailable(why: &str) -> Problem {
-    Problem::new(Trouble::Unavailable, format!("{why}; try again in a second"))
+fn leads(standing: &watch::Receiver<Standing>) -> bool {
+    matches!(*standing.borrow(), Standing::Leads { .. })
+}
+
+/// A request that may have to be sent more than once.
+enum Kept {
+    /// Its body is a stream: it can be sent once.
+    Once(Request),
+    /// Its body is here.
+    Whole(Box<Parts>, Bytes),
+}
+
+impl Kept {
+    async fn of(request: Request) -> Result<Self, Problem> {
+        if door::is_grpc(&request) {
+            return Ok(Kept::Once(request));
+        }
+        let (parts, body) = request.into_parts();
+        let body = axum::body::to_bytes(body, BODY_LIMIT).await.map_err(|cause| {
+            Problem::bad_data(format!(
+                "the body could not be read; it may have at most {BODY_LIMIT} bytes: {cause}"
+            ))
+        })?;
+        Ok(Kept::Whole(Box::new(parts), body))
+    }
+
+    /// The request to send, and what is left for another attempt.
+    fn next(self) -> (Request, Option<Self>) {
+        match self {
+            Kept::Once(request) => (request, None),
+            Kept::Whole(parts, body) => {
+                let request = Request::from_parts(*parts.clone(), Body::from(body.clone()));
+                (request, Some(Kept::Whole(parts, body)))
+            }
+        }
+    }
+
+    fn last(self) -> Request {
+        self.next().0
+    }
+
+    /// Whether sending it again after it was carried out is answered the same.
+    fn idempotent(&self) -> bool {
+        match self {
+            Kept::Once(_) => false,
+            Kept::Whole(parts, _) => matches!(parts.method, Method::GET | Method::HEAD | Method::PUT),
+        }
+    }
+}
+
+fn answered(family: Family, sent: Result<Response, Broken>) -> Response {
+    sent.unwrap_or_else(|broken| family.refuse(&broken.problem))
+}
+
+fn unsent(why: &str) -> Broken {
+    let problem = Problem::new(Trouble::Unavailable, format!("{why}; try again in a second"));
+    Broken { problem, sent: false }
 }
 
 /// Whether doing it twice is as good as once. PUT is idempotent by its id, a second DELETE of the same is told the same.

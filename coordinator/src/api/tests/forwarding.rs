@@ -132,3 +132,17 @@ async fn grpc_and_its_streams_pass_through() {
     let ended = timeout(Duration::from_secs(10), watch.message()).await.unwrap().unwrap_err();
     assert_eq!(ended.code(), tonic::Code::Unavailable);
 }
+
+#[tokio::test]
+async fn an_election_is_waited_for() {
+    let (leader, follower, address) = two().await;
+    let at = follower.fake.standing.borrow().clone();
+    follower.fake.standing.send_replace(Standing::Follows { leader: None });
+    let asked = ask(address, "PUT", "/api/v1/folder", &leader.token, BODY, false);
+    let elected = async {
+        tokio::task::yield_now().await;
+        follower.fake.standing.send_replace(at);
+    };
+    let ((status, _, answer), ()) = tokio::join!(asked, elected);
+    assert_eq!((status, text(&answer, &["resourceId"])), (200, "01k0000000000000000000000f"));
+}
