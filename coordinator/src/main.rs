@@ -1,7 +1,7 @@
 //! `shardplane-coordinator`: one member of the coordinator. In: a command and a configuration. Out: a cluster of one (`init`),
 //! a new member (`join`), a running member (`run`), one fewer (`leave`).
 
-use std::{path::PathBuf, process::ExitCode, sync::Arc};
+use std::{io::IsTerminal as _, path::PathBuf, process::ExitCode, sync::Arc};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
@@ -78,8 +78,12 @@ enum Action {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,openraft=warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,openraft=error"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
     match run(Cli::parse().command).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -93,10 +97,21 @@ async fn run(action: Action) -> Result<()> {
     match action {
         Action::Init { config, tokens_to } => {
             let config = Config::load(&config.config)?;
-            let tokens = setup::init(&config).await?;
+            let tokens_to =
+                tokens_to.map(|path| setup::token_file(&path).map(|file| (path, file))).transpose()?;
+            let tokens = match setup::init(&config).await {
+                Ok(tokens) => tokens,
+                Err(error) => {
+                    if let Some((path, _)) = tokens_to {
+                        std::fs::remove_file(&path)
+                            .with_context(|| format!("cannot remove {}", path.display()))?;
+                    }
+                    return Err(error);
+                }
+            };
             match tokens_to {
-                Some(path) => {
-                    setup::write_tokens(&tokens, &path)?;
+                Some((path, file)) => {
+                    setup::write_tokens(&tokens, file, &path)?;
                     println!("the tokens are in {}", path.display());
                 }
                 None => {
@@ -105,9 +120,14 @@ async fn run(action: Action) -> Result<()> {
                 }
             }
             if tokens.key_made {
-                println!("the cluster key is in {}: every other member needs the same file", config.key_file.display());
+                println!(
+                    "the cluster key is in {}: every other member needs the same file",
+                    config.key_file.display()
+                );
             }
-            println!("next: start this member with `shardplane-coordinator run`; the tokens are shown only this once");
+            println!(
+                "next: start this member with `shardplane-coordinator run`; the tokens are shown only this once"
+            );
         }
         Action::Join { config, leader } => {
             let config = Config::load(&config.config)?;
@@ -133,9 +153,13 @@ fn print_members(members: &[MemberStatus]) {
         println!("  {} {part} {}{}", member.id, member.address, if member.leader { " leader" } else { "" });
     }
     let voters = members.iter().filter(|member| member.voter).count();
-    if voters.is_multiple_of(2) {
-        println!("warning: {voters} voters tolerate no more losses than {}; let one more join or leave", voters - 1);
-    } else if members.len() > voters {
+    let (even, learners) = (voters.is_multiple_of(2), members.len() - voters);
+    if even && learners == 0 {
+        let fewer = voters - 1;
+        println!("warning: {voters} voters tolerate no more losses than {fewer}; let one more join or leave");
+    } else if even {
+        println!("a learner has all data and no vote; it becomes a voter once it runs");
+    } else if learners > 0 {
         println!("a learner has all data and no vote; two of them become voters together, once they run");
     }
 }
@@ -176,7 +200,10 @@ async fn serve_member(config: &Config) -> Result<()> {
 fn leave_or_fail(config: &Config, raft: &Raft, reason: Option<String>) -> Result<()> {
     if raft.dismissed() {
         setup::note_left(config)?;
-        tracing::info!(member = raft.id(), "this member was taken out of the cluster; its data directory can be removed");
+        tracing::info!(
+            member = raft.id(),
+            "this member was taken out of the cluster; its data directory can be removed"
+        );
         return Ok(());
     }
     match reason {

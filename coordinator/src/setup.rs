@@ -112,13 +112,21 @@ fn token(new: &NewToken, name: &str, scopes: Vec<Scope>, created: Timestamp) -> 
     Token { id: new.id, name: name.to_owned(), scopes, hash: new.hash.clone(), created }
 }
 
-/// Writes the tokens as shell lines, mode 0600; refuses to replace a file.
+/// Makes the file for the tokens, mode 0600, before there are any: tokens that cannot be written would be lost.
 ///
 /// # Errors
-/// When the file exists or cannot be written.
-pub fn write_tokens(tokens: &FirstTokens, path: &Path) -> Result<()> {
-    let write = || {
-        let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+/// When the file exists or cannot be made.
+pub fn token_file(path: &Path) -> Result<File> {
+    let made = File::options().write(true).create_new(true).mode(0o600).open(path);
+    made.with_context(|| format!("cannot make {} for the tokens", path.display()))
+}
+
+/// Writes the tokens as shell lines.
+///
+/// # Errors
+/// When the disk refuses.
+pub fn write_tokens(tokens: &FirstTokens, mut file: File, path: &Path) -> Result<()> {
+    let mut write = || {
         writeln!(file, "KC_TOKEN={}", tokens.admin.secret)?;
         writeln!(file, "HOST_TOKEN={}", tokens.host.secret)?;
         file.sync_all()

@@ -66,7 +66,7 @@ pub enum MemberError {
     },
     /// An even number of voters would be left.
     #[error(
-        "without member {id} there would be {left} voters, and an even number tolerates no more losses than one fewer; let a new member join first (it takes the place), or say that another one leaves next (allow an even number)"
+        "without member {id} there would be {left} voters, and an even number tolerates no more losses than one fewer; let a new member join first (it takes the place), or say that another one leaves next (--allow-even)"
     )]
     Even {
         /// The id.

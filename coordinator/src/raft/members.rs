@@ -11,11 +11,11 @@ use std::{
 
 use futures::future::join_all;
 use openraft::{
-    BasicNode, ChangeMembers,
+    BasicNode, ChangeMembers, Membership,
     error::{ChangeMembershipError, ClientWriteError, RaftError},
 };
 use tokio::{
-    sync::Mutex,
+    sync::{Mutex, MutexGuard},
     time::{Instant, sleep, timeout, timeout_at},
 };
 
@@ -38,6 +38,8 @@ const TEND: Duration = Duration::from_secs(1);
 const TEND_MOST: Duration = Duration::from_secs(30);
 /// A learner this close to the end of the log is up to date.
 const NEARLY: u64 = 100;
+/// Between two questions to a new leader.
+const SUCCESSOR: Duration = Duration::from_millis(300);
 /// Attempts to hand leadership over.
 const HAND_OVERS: u32 = 3;
 
@@ -110,13 +112,13 @@ impl Keeper {
         }
         if known.is_none() {
             let learner = [(id, BasicNode::new(address))].into();
-            self.change(ChangeMembers::AddNodes(learner)).await?;
+            self.change(&self.begin().await?, ChangeMembers::AddNodes(learner)).await?;
         }
         match timeout_at(until, self.caught_up(id)).await {
             Ok(done) => done?,
             Err(_) => {
                 if known.is_none() {
-                    self.change(ChangeMembers::RemoveNodes([id].into())).await?;
+                    self.change(&self.begin().await?, ChangeMembers::RemoveNodes([id].into())).await?;
                 }
                 return Err(MemberError::NotCaughtUp { id, seconds: deadline.as_secs() });
             }
@@ -150,26 +152,24 @@ impl Keeper {
 
     /// Takes a member out; the leader hands leadership over first.
     pub(crate) async fn remove(&self, id: u64, allow_even: bool) -> MembersAnswer {
-        let metrics = self.leading()?;
-        let address = metrics.membership_config.membership().get_node(&id).map(|node| node.addr.clone());
-        let removal =
-            membership::removal(&self.view(&metrics).await, id, allow_even).map_err(|kept| match kept {
-                Kept::Unknown => MemberError::Unknown { id },
-                Kept::OnlyVoter => MemberError::OnlyVoter { id },
-                Kept::Even(left) => MemberError::Even { id, left },
-            })?;
+        let changing = self.begin().await?;
+        let members = self.view(&self.leading()?, &self.membership().await?).await;
+        let address = members.address(id).map(str::to_owned);
+        let removal = membership::removal(&members, id, allow_even).map_err(|kept| match kept {
+            Kept::Unknown => MemberError::Unknown { id },
+            Kept::OnlyVoter => MemberError::OnlyVoter { id },
+            Kept::Even(left) => MemberError::Even { id, left },
+        })?;
         if id == self.me {
-            let leader = self.hand_over().await?;
-            let request = LeaveRequest { id, allow_even };
-            let answer =
-                self.peers.call(&leader.address, leader.id, Method::Leave, &request, CHANGE * 2).await;
-            return answer.unwrap_or(Err(MemberError::NotLeader { leader: Some(leader) }));
+            let leader = self.hand_over(&changing).await?;
+            return self.ask_successor(leader, &LeaveRequest { id, allow_even }).await;
         }
-        self.change(match removal {
+        let change = match removal {
             Removal::Learner => ChangeMembers::RemoveNodes([id].into()),
             Removal::Voters(left) => ChangeMembers::ReplaceAllVoters(left),
-        })
-        .await?;
+        };
+        self.change(&changing, change).await?;
+        drop(changing);
         if let Some(address) = address {
             let dismissed = self.peers.call::<_, ()>(&address, id, Method::Dismiss, &(), PROBE).await;
             if let Err(error) = dismissed {
@@ -179,12 +179,40 @@ impl Keeper {
         Ok(self.status())
     }
 
+    /// The new leader may still be committing its first entry.
+    async fn ask_successor(&self, leader: Member, request: &LeaveRequest) -> MembersAnswer {
+        let until = Instant::now() + CHANGE;
+        loop {
+            let answer =
+                self.peers.call(&leader.address, leader.id, Method::Leave, request, CHANGE * 2).await;
+            match answer.unwrap_or(Err(MemberError::NotLeader { leader: None })) {
+                Err(MemberError::Busy | MemberError::NotLeader { .. }) if Instant::now() < until => {
+                    sleep(SUCCESSOR).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// One change at a time: what is decided must still be true when it is done.
+    async fn begin(&self) -> Result<MutexGuard<'_, ()>, MemberError> {
+        timeout(CHANGE, self.changing.lock()).await.map_err(|_| MemberError::Busy)
+    }
+
+    /// The membership in force, which may be newer than the metrics.
+    async fn membership(&self) -> Result<Membership<u64, BasicNode>, MemberError> {
+        let membership =
+            self.core.with_raft_state(|state| state.membership_state.effective().membership().clone());
+        membership.await.map_err(|_| MemberError::Stopped)
+    }
+
     /// Voters that are left out of a change lose their membership altogether: their ids never come back.
-    async fn change(&self, change: ChangeMembers<u64, BasicNode>) -> Result<(), MemberError> {
-        let changing = self.changing.try_lock().map_err(|_| MemberError::Busy)?;
-        let changed = timeout(CHANGE, self.core.change_membership(change, false)).await;
-        drop(changing);
-        match changed {
+    async fn change(
+        &self,
+        _begun: &MutexGuard<'_, ()>,
+        change: ChangeMembers<u64, BasicNode>,
+    ) -> Result<(), MemberError> {
+        match timeout(CHANGE, self.core.change_membership(change, false)).await {
             Err(_) => Err(MemberError::Timeout),
             Ok(Ok(_)) => Ok(()),
             Ok(Err(RaftError::Fatal(_))) => Err(MemberError::Stopped),
@@ -208,8 +236,7 @@ impl Keeper {
     }
 
     /// The members, with learners asked whether they are ready.
-    async fn view(&self, metrics: &Metrics) -> Members {
-        let membership = metrics.membership_config.membership();
+    async fn view(&self, metrics: &Metrics, membership: &Membership<u64, BasicNode>) -> Members {
         let last = metrics.last_log_index.unwrap_or_default();
         let voters: Vec<u64> = membership.voter_ids().collect();
         let (voting, learning): (Vec<_>, Vec<_>) = membership
@@ -231,14 +258,9 @@ impl Keeper {
 
     /// Makes another voter the leader. Voters refuse to vote while they hear a leader, so this one falls silent for the
     /// length of that lease, then asks the voter with most of the log to campaign. About two seconds without writes.
-    async fn hand_over(&self) -> Result<Member, MemberError> {
-        let _changing = self.changing.try_lock().map_err(|_| MemberError::Busy)?;
-        self.paused.store(true, Ordering::Release);
-        self.core.runtime_config().heartbeat(false);
-        let handed = self.hand_over_silently().await;
-        self.core.runtime_config().heartbeat(true);
-        self.paused.store(false, Ordering::Release);
-        handed
+    async fn hand_over(&self, _begun: &MutexGuard<'_, ()>) -> Result<Member, MemberError> {
+        let _silence = Silence::begin(self);
+        self.hand_over_silently().await
     }
 
     async fn hand_over_silently(&self) -> Result<Member, MemberError> {
@@ -285,7 +307,7 @@ impl Keeper {
     /// Gives votes to learners that are ready, and finishes changes that another leader left half done. Runs until the
     /// core ends.
     pub(crate) async fn tend(self) {
-        let mut wait = TEND;
+        let (mut wait, mut failures) = (TEND, 0);
         loop {
             sleep(wait).await;
             wait = TEND;
@@ -294,23 +316,27 @@ impl Keeper {
                 Err(MemberError::Stopped) => return,
                 Err(_) => continue,
             };
+            let Ok(changing) = self.changing.try_lock() else { continue };
             if let Some(change) = self.due(&metrics).await {
                 tracing::info!(?change, "changing the voters");
-                if let Err(error) = self.change(change).await {
+                if let Err(error) = self.change(&changing, change).await {
                     tracing::warn!(%error, "the voters could not be changed");
-                    wait = (wait * 2).min(TEND_MOST);
+                    failures += 1;
+                    wait = (TEND * 2u32.saturating_pow(failures)).min(TEND_MOST);
+                    continue;
                 }
             }
+            failures = 0;
         }
     }
 
     async fn due(&self, metrics: &Metrics) -> Option<ChangeMembers<u64, BasicNode>> {
-        let membership = metrics.membership_config.membership();
+        let membership = self.membership().await.ok()?;
         if let [_, next] = membership.get_joint_config().as_slice() {
-            return self.changing.try_lock().is_ok().then(|| ChangeMembers::ReplaceAllVoters(next.clone()));
+            return Some(ChangeMembers::ReplaceAllVoters(next.clone()));
         }
         membership.learner_ids().next()?;
-        let members = self.view(metrics).await;
+        let members = self.view(metrics, &membership).await;
         Some(match membership::promotion(&members)? {
             Promotion::Add(learners) => ChangeMembers::AddVoterIds(learners),
             Promotion::Replace { voter, learner } => {
@@ -318,5 +344,24 @@ impl Keeper {
                 ChangeMembers::ReplaceAllVoters(stay.chain([learner]).collect())
             }
         })
+    }
+}
+
+/// While it lives, this leader gives no sign of life; it ends however the hand-over ends, also when nobody waits for it
+/// any more.
+struct Silence<'a>(&'a Keeper);
+
+impl<'a> Silence<'a> {
+    fn begin(keeper: &'a Keeper) -> Self {
+        keeper.paused.store(true, Ordering::Release);
+        keeper.core.runtime_config().heartbeat(false);
+        Self(keeper)
+    }
+}
+
+impl Drop for Silence<'_> {
+    fn drop(&mut self) {
+        self.0.core.runtime_config().heartbeat(true);
+        self.0.paused.store(false, Ordering::Release);
     }
 }

@@ -25,6 +25,14 @@ pub(crate) struct Members {
     pub(crate) learners: BTreeMap<u64, Learner>,
 }
 
+impl Members {
+    /// Where a member is reached.
+    pub(crate) fn address(&self, id: u64) -> Option<&str> {
+        let learner = || self.learners.get(&id).map(|learner| &learner.address);
+        self.voters.get(&id).or_else(learner).map(String::as_str)
+    }
+}
+
 /// A change that leaves an odd number of voters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Promotion {

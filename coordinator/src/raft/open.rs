@@ -51,7 +51,8 @@ pub enum Storage {
 pub struct Timing {
     /// Between a leader's signs of life. Also the deadline of one AppendEntries.
     pub heartbeat: Duration,
-    /// A follower that hears no leader campaigns after the lease (`election_most`) and a random time in this range.
+    /// A follower that hears no leader campaigns after the lease (`election_most`) and a random time in this range: by
+    /// default after 1.8 to 2.4 s.
     pub election_least: Duration,
     /// End of that range.
     pub election_most: Duration,
@@ -65,8 +66,8 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             heartbeat: Duration::from_millis(250),
-            election_least: Duration::from_millis(1000),
-            election_most: Duration::from_millis(2000),
+            election_least: Duration::from_millis(600),
+            election_most: Duration::from_millis(1200),
             snapshot_every: 5000,
             entries_kept: 1000,
         }
