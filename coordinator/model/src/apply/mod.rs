@@ -63,8 +63,11 @@ impl Step<'_> {
     }
 
     fn put(&mut self, put: &Put) -> Result<Applied, Refusal> {
-        validate::check(self.state, put)?;
         let existing = self.state.resources.get(&put.id).cloned();
+        if let Some(existing) = existing.as_ref().filter(|_| validate::unchanged(self.state, put)) {
+            return Ok(Applied::Accepted { request: existing.change.request });
+        }
+        validate::check(self.state, put)?;
         let spec_changed =
             existing.as_ref().is_none_or(|e| e.spec != put.spec || e.change.outcome != Outcome::Done);
         let is_cluster = matches!(put.spec, Spec::Cluster(_));
