@@ -155,10 +155,10 @@ impl Turn<'_, '_, '_> {
         for member in self.view.wanted().filter(|member| lost(member)) {
             let host =
                 member.host.map_or_else(|| member.instance.host.to_string(), |host| host.facts.name.clone());
-            let verdict = if self.view.cluster.formed {
-                self.view.peers_about(member.instance.id)
-            } else {
-                PeerVerdict::Failed
+            let verdict = match self.view.peers_about(member.instance.id) {
+                // Nothing of a cluster that was never whole is worth waiting for.
+                PeerVerdict::Unknown if !self.view.cluster.formed => PeerVerdict::Failed,
+                verdict => verdict,
             };
             let what = format!("instance {} on lost host {host}", member.instance.id);
             match verdict {
