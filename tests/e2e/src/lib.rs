@@ -1,0 +1,14 @@
+//! What the end-to-end tests share beyond the harness. In: a world. Out: clusters in it as a user makes them ([`Cluster`]), what
+//! their engines say themselves ([`engine`]), processes to kill ([`process`]) and what lies about on hosts ([`Inventory`]).
+
+mod cluster;
+pub mod engine;
+mod inventory;
+pub mod process;
+mod stage;
+
+pub use self::{
+    cluster::{Cluster, Instance, Shape, id},
+    inventory::{Inventory, lib_dir},
+    stage::{measured, on_stage},
+};

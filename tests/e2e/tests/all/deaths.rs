@@ -1,0 +1,76 @@
+//! A process or a guest dies under a client that writes: the engine fails over, the status follows, what died comes back.
+
+use anyhow::{Result, ensure};
+use shardplane_e2e::{Cluster, Shape, measured, on_stage, process};
+use shardplane_harness::WorldOptions;
+
+use crate::{
+    SOON,
+    story::{failover, nothing_lost, reborn, writer},
+};
+
+#[test]
+fn host_5_a_process_or_a_guest_dies_and_comes_back_as_it_should() {
+    on_stage(WorldOptions::named("deaths"), |world| {
+        let (cluster, _) = Cluster::create(world, &Shape::of(3, 1))?;
+        primary_process(&cluster)?;
+        primary_guest(&cluster)?;
+        replica_guest(&cluster)?;
+        Ok(())
+    });
+}
+
+/// The engine may be back before its peers vote: then it stays the primary. Held back, it must become a replica.
+fn primary_process(cluster: &Cluster<'_>) -> Result<()> {
+    let (primary, _) = cluster.pair(0)?;
+    let before = cluster.wait_agreed(SOON)?;
+    let writer = writer(cluster, "process", &[primary.host])?;
+    writer.progresses(100, SOON)?;
+    let engine = process::engine_of(&primary.id)?;
+    process::murder(engine)?;
+    reborn(cluster, &primary, process::engine_of, engine, "primary's process killed")?;
+    ensure!(cluster.wait_agreed(SOON)? == before, "a node id changed");
+    nothing_lost(cluster, writer)?;
+
+    // One that hangs for longer than the engine's time-out is failed over; it wakes up as a primary of the past.
+    let (primary, replica) = cluster.pair(0)?;
+    let writer = crate::story::writer(cluster, "frozen", &[primary.host])?;
+    let engine = process::engine_of(&primary.id)?;
+    let mut client = cluster.client(&[primary.host])?;
+    process::freeze(engine, true)?;
+    let result = failover(cluster, &mut client, &replica, "primary's process frozen");
+    process::freeze(engine, false)?;
+    result?;
+    measured("primary's process frozen: whole again", cluster.wait_whole(SOON)?);
+    let (now, old) = cluster.pair(0)?;
+    ensure!(
+        (&now.id, &old.id) == (&replica.id, &primary.id),
+        "the old primary is no replica: {now:?}, {old:?}"
+    );
+    ensure!(cluster.wait_agreed(SOON)? == before, "a node id changed");
+    nothing_lost(cluster, writer)
+}
+
+fn primary_guest(cluster: &Cluster<'_>) -> Result<()> {
+    let (primary, _) = cluster.pair(1)?;
+    let before = cluster.wait_agreed(SOON)?;
+    let writer = writer(cluster, "guest", &[primary.host])?;
+    writer.progresses(100, SOON)?;
+    let init = process::init_of(&primary.id)?;
+    process::murder(init)?;
+    reborn(cluster, &primary, process::init_of, init, "primary's guest killed")?;
+    ensure!(cluster.wait_agreed(SOON)? == before, "a node id changed");
+    nothing_lost(cluster, writer)
+}
+
+fn replica_guest(cluster: &Cluster<'_>) -> Result<()> {
+    let (primary, replica) = cluster.pair(2)?;
+    let writer = writer(cluster, "replica", &[replica.host])?;
+    writer.progresses(100, SOON)?;
+    let init = process::init_of(&replica.id)?;
+    process::murder(init)?;
+    reborn(cluster, &replica, process::init_of, init, "replica's guest killed")?;
+    let (now, _) = cluster.pair(2)?;
+    ensure!(now.id == primary.id, "the loss of a replica moved the primary to {now:?}");
+    nothing_lost(cluster, writer)
+}

@@ -1,0 +1,24 @@
+//! Life and death of real clusters in worlds of real processes. In: the built programs and the image. Out: a pass for each story,
+//! with the figures that it measured. The scenarios that a test covers stand in its name or its first line.
+
+mod agents;
+mod capacity;
+mod churn;
+mod create;
+mod deaths;
+mod footprint;
+mod growth;
+mod hosts;
+mod leaders;
+mod partitions;
+mod passwords;
+mod power;
+mod spread;
+mod story;
+
+use std::time::Duration;
+
+/// For a cluster to be whole again without a host being lost.
+const SOON: Duration = Duration::from_secs(45);
+/// For a cluster to be whole again after a host is declared lost.
+const REPAIR: Duration = Duration::from_secs(90);

@@ -1,0 +1,77 @@
+//! What most stories have in common. In: a cluster. Out: a writer beside it, the moment of a failover, and the verdict at the end.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use shardplane_e2e::{Cluster, Instance, engine, measured, process};
+use shardplane_harness::{ValkeyClient, Writer, wait_until};
+
+use crate::SOON;
+
+/// Starts a writer that stands on a host not in `avoid`.
+pub fn writer(cluster: &Cluster<'_>, prefix: &str, avoid: &[u32]) -> Result<Writer> {
+    Writer::start(cluster.client(avoid)?, prefix)
+}
+
+/// Lets the writer go on for a little, stops it, and checks that nothing that it was promised is lost.
+pub fn nothing_lost(cluster: &Cluster<'_>, writer: Writer) -> Result<()> {
+    writer.progresses(50, SOON)?;
+    let written = writer.stop()?;
+    written.verify(&mut cluster.client(&[])?, SOON)?;
+    let (count, gap) = (written.acknowledged.len(), written.longest_gap);
+    println!(
+        "{count} acknowledged writes are there, {} uncertain, last error {:?}",
+        written.uncertain, written.last_error
+    );
+    measured("longest gap in writes", gap);
+    Ok(())
+}
+
+/// Waits until `replica` is a master by its own word, then for the status to say so: within 2 s of the engine's change.
+pub fn failover(
+    cluster: &Cluster<'_>,
+    client: &mut ValkeyClient,
+    replica: &Instance,
+    what: &str,
+) -> Result<()> {
+    let start = Instant::now();
+    let is_master = || match engine::role(client, &replica.endpoint) {
+        Ok(role) if role == "master" => Ok(()),
+        Ok(role) => Err(role),
+        Err(error) => Err(format!("{error:#}")),
+    };
+    wait_until(&format!("{} taking over", replica.endpoint), SOON, is_master)?;
+    measured(format!("{what}: failover by the engine"), start.elapsed());
+    let index = usize::try_from(replica.shard)?;
+    let shown = || match cluster.status() {
+        Ok(status) if status["shards"][index]["primaryEndpoint"] == replica.endpoint.as_str() => Ok(()),
+        Ok(status) => Err(status["shards"][index].to_string()),
+        Err(error) => Err(format!("{error:#}")),
+    };
+    let ((), late) = wait_until("the status following the engine", SOON, shown)?;
+    measured(format!("{what}: status after the engine"), late);
+    ensure!(late < Duration::from_secs(2), "the status followed the engine after {late:?}");
+    Ok(())
+}
+
+/// Waits until an instance has another process than `old`, its guest's PID 1 or its engine as `of` finds it, and the cluster is
+/// whole with it.
+pub fn reborn(
+    cluster: &Cluster<'_>,
+    instance: &Instance,
+    of: impl Fn(&str) -> Result<i32>,
+    old: i32,
+    what: &str,
+) -> Result<()> {
+    let start = Instant::now();
+    let another = || match of(&instance.id) {
+        Ok(pid) if pid != old => process::engine_of(&instance.id).map_err(|error| format!("{error:#}")),
+        other => Err(format!("{other:?}")),
+    };
+    wait_until(&format!("a new process of {}", instance.id), SOON, another)?;
+    // The report of the time before may be the last that is known, so the engines have to say it too.
+    cluster.wait_agreed(SOON)?;
+    cluster.wait_whole(SOON)?;
+    measured(format!("{what}: whole again"), start.elapsed());
+    Ok(())
+}
