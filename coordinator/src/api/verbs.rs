@@ -83,6 +83,22 @@ pub fn resource_id(kind: Kind, text: &str) -> Result<ResourceId, Problem> {
     text.parse().map_err(|cause| Problem::not_found(format!("there is no {kind} with this id: {cause}")))
 }
 
+/// A PUT that was not accepted.
+enum Refused {
+    /// Before the log saw it, or for a reason that is not the resource's.
+    Before(Problem),
+    /// When it was applied: the state was not any more what it was checked against.
+    ByTheLog(ResourceId, Problem),
+}
+
+impl Refused {
+    fn into_problem(self) -> Problem {
+        match self {
+            Refused::Before(problem) | Refused::ByTheLog(_, problem) => problem,
+        }
+    }
+}
+
 impl Session {
     /// The time to judge ages by.
     pub fn now(&self) -> Timestamp {
@@ -104,20 +120,48 @@ impl Session {
     /// # Errors
     /// The refusals of the model, with `earlier` among them; `Unavailable`.
     pub async fn put(&self, resource: &v1::Resource, earlier: &[Violation]) -> Result<Accepted, Problem> {
-        let submission = match (validate::put(&self.state, resource), earlier) {
+        match self.put_onto(&self.state, resource, earlier).await {
+            Err(Refused::ByTheLog(id, problem)) => {
+                // Another change of this resource was faster. It may be this very one, sent twice at once: then both are told the same.
+                let newer = self.api.store.read().await?;
+                if newer.resources.get(&id) == self.state.resources.get(&id) {
+                    return Err(problem);
+                }
+                self.put_onto(&newer, resource, earlier).await.map_err(Refused::into_problem)
+            }
+            first => first.map_err(Refused::into_problem),
+        }
+    }
+
+    async fn put_onto(
+        &self,
+        state: &State,
+        resource: &v1::Resource,
+        earlier: &[Violation],
+    ) -> Result<Accepted, Refused> {
+        let before = |refusal: Refusal| Refused::Before(refusal.into());
+        let submission = match (validate::put(state, resource), earlier) {
             (Ok(submission), []) => submission,
-            (Ok(_), earlier) => return Err(Refusal::bad_data(earlier).into()),
-            (Err(refusal), earlier) => return Err(together(earlier, &refusal).into()),
+            (Ok(_), earlier) => return Err(before(Refusal::bad_data(earlier))),
+            (Err(refusal), earlier) => return Err(before(together(earlier, &refusal))),
         };
         let id = submission.id;
-        let sealed = submission.secret.as_deref().map(|secret| self.seal(id, secret));
+        let sealed = submission.secret.as_deref().map(|secret| self.seal(state, id, secret));
         let put = submission.into_put(RequestId::from(self.api.fresh_id()), self.caller.user.clone(), sealed);
-        if let Some(existing) =
-            self.state.resources.get(&id).filter(|_| validate::unchanged(&self.state, &put))
-        {
+        if let Some(existing) = state.resources.get(&id).filter(|_| validate::unchanged(state, &put)) {
             return Ok(Accepted { request: existing.change.request, resource: id });
         }
-        self.propose(Command::Put(put), id).await
+        self.propose(Command::Put(put), id).await.map_err(|problem| match problem.trouble {
+            Trouble::Refused(_) => Refused::ByTheLog(id, problem),
+            Trouble::Unauthenticated
+            | Trouble::Forbidden
+            | Trouble::PageSizeTooBig
+            | Trouble::EnumeratorNotFound
+            | Trouble::UnableToReconcile
+            | Trouble::Unavailable
+            | Trouble::Uncertain
+            | Trouble::Internal => Refused::Before(problem),
+        })
     }
 
     /// Deletes a resource.
@@ -189,9 +233,8 @@ impl Session {
     }
 
     /// Seals a password; one that is stored already keeps its sealed form, so that an equal PUT compares equal.
-    fn seal(&self, id: ResourceId, secret: &str) -> Sealed {
-        let stored =
-            self.state.resources.get(&id).filter(|stored| self.secret(stored).as_deref() == Some(secret));
+    fn seal(&self, state: &State, id: ResourceId, secret: &str) -> Sealed {
+        let stored = state.resources.get(&id).filter(|stored| self.secret(stored).as_deref() == Some(secret));
         match stored.and_then(Resource::cluster_spec) {
             Some(spec) => spec.secret().clone(),
             None => Sealed(self.api.sealer.seal(id, secret)),
