@@ -155,6 +155,9 @@ def make_token(*scopes):
 
 
 def operator_routes():
+    document = wire.call("GET", "/openapi.json", token=None)
+    check("the OpenAPI document is 3.1 and names every route", (document["openapi"] or "").startswith("3.1") and all(f"/api/v1/{p}" in document["paths"] or "/api/v1/{type}" in document["paths"] for p in PATHS.values()), document.text[:300])
+    equal("healthz", wire.call("GET", "/healthz", token=None).status, 200)
     for path in ("hosts", "instances", "operations", "events", "catalogue"):
         answer = wire.get(path)
         check(f"GET {path} is JSON", answer.status == 200 and isinstance(answer.body, dict), repr(answer))

@@ -1,5 +1,6 @@
 """A real cluster by the SDK: create, wait, every status member, what may not change, delete. Needs three hosts."""
 
+import concurrent.futures
 import copy
 import json
 import re
@@ -9,7 +10,7 @@ import urllib.parse
 import wire
 from checks import check, contains, equal, until
 from envelope import make_token
-from ground import Ground, client, cluster, note, ulid
+from ground import Ground, client, cluster, note, ulid, wait
 
 PASSWORD = "p@ss: /?#%\"'é w0rd"
 COMMON = ["state", "createTime", "createdByUser", "lastChangeRequest", "pricing"]
@@ -188,6 +189,32 @@ def single():
     equal("it is gone again", client.valkeys.read(identifier).errorCode.name, "NotFound")
 
 
+def interrupted():
+    """Deleted while it is being made; and the same id made by several at once."""
+    resource = cluster("interrupted", valkeyVersion=Ground.versions[-1])
+    note("valkey", resource["metadata"]["id"])
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: wire.put("valkey", resource), range(8)))
+    requests = {answer["requestId"] for answer in answers if answer.status == 200}
+    refused = [answer for answer in answers if answer.status != 200 and answer.code != "ResourceIsScheduling"]
+    equal("of eight equal creates at once one change is made", (len(requests), refused), (1, []))
+    identifier = resource["metadata"]["id"]
+    gone = client.valkeys.delete(identifier, wait=True)
+    equal("a cluster can be deleted while it is being made", (gone.errorCode, client.valkeys.read(identifier).errorCode.name), (None, "NotFound"))
+    equal("and leaves nothing", wire.get(f"instances?filter={identifier}").body["items"], [])
+    poll = client.valkeys.read_request(requests.pop())
+    check("the create's request has an end", poll.succeeded or poll.errorCode is not None, poll)
+    answer = wire.put("valkey", resource)
+    equal("its id can be used again", answer.status, 200)
+    outcome = wait("valkey", answer["requestId"], 120)
+    check("and becomes a cluster", outcome["succeeded"], repr(outcome))
+    first, second = client.valkeys.delete(identifier), client.valkeys.delete(identifier)
+    equal("a second delete meanwhile is told the same", (second.errorCode, second.requestId), (None, first.requestId))
+    answer = wire.put("valkey", resource)
+    equal("a PUT meanwhile is ResourceIsScheduling", answer.code, "ResourceIsScheduling")
+    equal("the delete succeeds", client.valkeys.wait_request_satisfied(first.requestId, 60).succeeded, True)
+
+
 def run():
     if not check("a host is Ready and has an image", bool(Ground.versions), "GET /api/v1/hosts shows none"):
         return
@@ -204,3 +231,4 @@ def run():
     stable(resource, identifier)
     end(resource, identifier)
     single()
+    interrupted()

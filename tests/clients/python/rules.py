@@ -35,6 +35,7 @@ def counts():
     for shards in (1, 3, 4):
         stored = accepted(f"{shards} shards", cluster(shards=shards))
         equal(f"{shards} shards are stored", len(stored["spec"]["shards"]) if stored else 0, shards)
+    refused("10 000 shards", cluster(shards=10_000), "spec.shards", "10000")
     for replicas in (-1, 6, 7, 1_000_000, -(2**31), 2**31, 2**63, 10**30):
         refused(f"{replicas} replicas", cluster(replicasPerShard=replicas), "spec.replicasPerShard", str(replicas)[:12])
     for replicas in (0, 5):
