@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use shardplane_model::{
     resource::{Kind, Outcome},
-    state::State,
+    state::{Scope, State},
 };
 use shardplane_proto::ids::{ClusterId, RequestId, ResourceId};
 use tokio::time::{Instant, timeout_at};
@@ -104,8 +104,9 @@ pub async fn first(
 /// What is said when the client comes back.
 ///
 /// # Errors
-/// When what it echoes is not what it was told.
+/// When what it echoes is not what it was told; a missing scope.
 pub fn again(session: &Session, retry: &Retry, args: &Args) -> Result<Answer, Failure> {
+    session.caller.needs(&[Scope::Read, Scope::Write])?;
     let changes = changes_of(retry)?;
     let answer = match args.verb {
         Verb::Delete => Answer::printed(
@@ -138,10 +139,11 @@ pub fn again(session: &Session, retry: &Retry, args: &Args) -> Result<Answer, Fa
 
 /// One line a change: what it waits for.
 fn progress(session: &Session, state: &State, waiting: &[Change]) -> String {
+    // What the planner waits for is newer than the session when the request was held.
+    let observed = session.api.reports.observed();
     let line = |change: &Change| {
         let cluster = ClusterId::from(change.resource);
-        let reasons =
-            session.observed.waiting.get(&cluster).map(|reasons| reasons.join("; ")).unwrap_or_default();
+        let reasons = observed.waiting.get(&cluster).map(|reasons| reasons.join("; ")).unwrap_or_default();
         let steps: Vec<&str> = state.running_tasks(cluster).map(|task| task.name.as_str()).collect();
         let what = match (reasons.is_empty(), steps.is_empty()) {
             (false, _) => reasons,
