@@ -5,7 +5,7 @@
 use std::{
     fmt::Debug,
     ops::{Bound, Range, RangeBounds},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use openraft::{
@@ -13,6 +13,8 @@ use openraft::{
     storage::{LogFlushed, RaftLogStorage},
 };
 use redb::{Database, Durability, ReadableDatabase as _, ReadableTable as _, TableDefinition};
+
+use tokio::sync::watch;
 
 use super::{
     record::{self, EntryRecord, Position, RecordError, VoteRecord},
@@ -67,10 +69,17 @@ pub(crate) fn builder() -> redb::Builder {
     builder
 }
 
+/// The open file. Its fields end in this order: who waits for `closed` may open the file again.
+#[derive(Debug)]
+struct OpenFile {
+    db: Database,
+    closed: watch::Sender<()>,
+}
+
 /// The log of one member.
 #[derive(Debug, Clone)]
 pub(crate) struct LogStore {
-    db: Arc<Database>,
+    file: Arc<OpenFile>,
     tail: Arc<Mutex<Tail>>,
 }
 
@@ -92,17 +101,18 @@ impl LogStore {
             }
         }
         txn.commit()?;
-        Ok(Self { db: Arc::new(db), tail: Arc::new(Mutex::new(Tail::new(tail_entries))) })
+        let file = OpenFile { db, closed: watch::channel(()).0 };
+        Ok(Self { file: Arc::new(file), tail: Arc::new(Mutex::new(Tail::new(tail_entries))) })
     }
 
     /// The position up to which entries were purged.
     pub(crate) fn purged(&self) -> Result<Option<LogId>, LogError> {
-        Ok(fact::<Position>(&self.db, PURGED)?.map(Into::into))
+        Ok(fact::<Position>(&self.file.db, PURGED)?.map(Into::into))
     }
 
-    /// The open file, to see when it is closed.
-    pub(crate) fn files(&self) -> Weak<Database> {
-        Arc::downgrade(&self.db)
+    /// Errs once the file is closed.
+    pub(crate) fn closed(&self) -> watch::Receiver<()> {
+        self.file.closed.subscribe()
     }
 
     fn tail<T>(&self, with: impl FnOnce(&mut Tail) -> T) -> T {
@@ -114,8 +124,8 @@ impl LogStore {
         &self,
         work: impl FnOnce(&Database) -> Result<T, LogError> + Send + 'static,
     ) -> Result<T, LogError> {
-        let db = self.db.clone();
-        tokio::task::spawn_blocking(move || work(&db)).await?
+        let file = self.file.clone();
+        tokio::task::spawn_blocking(move || work(&file.db)).await?
     }
 
     async fn read(&self, range: Range<u64>, max_bytes: usize) -> Result<Vec<LogEntry>, StorageError> {

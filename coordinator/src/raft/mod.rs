@@ -30,7 +30,7 @@ use std::{
     fmt,
     path::PathBuf,
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -42,10 +42,7 @@ use shardplane_model::{
     state::State,
 };
 use shardplane_proto::v1::raft_server::RaftServer;
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep, timeout},
-};
+use tokio::{sync::watch, time::timeout};
 
 pub use self::{
     identity::{Identity, IdentityError, Standing},
@@ -104,7 +101,7 @@ pub struct Raft {
     role: watch::Receiver<Role>,
     keeper: Keeper,
     service: RaftService,
-    files: Weak<redb::Database>,
+    closed: watch::Receiver<()>,
     data_dir: PathBuf,
     stopping: Arc<AtomicBool>,
 }
@@ -217,15 +214,16 @@ impl Raft {
         told.notified().await;
     }
 
-    /// Stops this member and waits until its files are closed, 10 s at most.
+    /// Stops this member and waits until its files are closed, 20 s at most.
     pub async fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        let until = Instant::now() + STOP;
         if timeout(STOP, self.core.shutdown()).await.is_err() {
             tracing::warn!("the consensus core did not stop within {STOP:?}");
         }
-        while self.files.strong_count() > 0 && Instant::now() < until {
-            sleep(Duration::from_millis(5)).await;
+        let mut closed = self.closed.clone();
+        // Nothing is ever sent: the wait ends when the file is closed.
+        if timeout(STOP, closed.changed()).await.is_err() {
+            tracing::warn!("the log was not closed within {STOP:?}");
         }
     }
 }

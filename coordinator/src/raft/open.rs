@@ -201,7 +201,7 @@ async fn start(
         Ok((log, machine))
     });
     let (log, machine) = opening.await.map_err(|e| Cause::Core(e.to_string()))??;
-    let files = log.files();
+    let closed = log.closed();
 
     let id = config.node_id;
     let prover = Prover::new(&config.cluster_key);
@@ -244,7 +244,7 @@ async fn start(
         role,
         keeper,
         service,
-        files,
+        closed,
         data_dir: config.data_dir,
         stopping: Arc::default(),
     })
