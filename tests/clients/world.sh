@@ -19,12 +19,12 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 # Makes a world unless one is given.
-world() { # name coordinators
+world() { # name
   if [[ -n ${KC_API_URL:-} ]]; then
     : "${KC_TOKEN:?KC_API_URL is set, so KC_TOKEN must be an admin token of the same installation}"
   else
-    world=$1
-    "$repo/deploy/world" up --name "$world" --hosts 3 --coordinators "$2"
+    world=sp-clients-$1
+    "$repo/deploy/world" up --name "$world" --hosts 3 --coordinators 3 --owner $$
     # shellcheck source=/dev/null
     . "/run/$world/env"
   fi
