@@ -1,11 +1,9 @@
 //! What the planner has promised so far in one plan, on top of what the state says. In: state and observation. Out: free capacity
-//! and addresses, so that two placements of one plan never promise the same thing.
+//! and addresses, so that two placements of one plan never promise the same thing. Persistent, so that a trial is a cheap clone.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::Ipv4Addr,
-};
+use std::net::Ipv4Addr;
 
+use imbl::{OrdMap, OrdSet};
 use shardplane_proto::ids::{GroupId, HostId, ResourceId};
 
 use crate::{
@@ -30,17 +28,18 @@ pub struct Seat {
 #[derive(Debug, Clone)]
 pub struct Draft<'a> {
     state: &'a State,
-    open: BTreeSet<HostId>,
+    /// Sorted.
+    open: Vec<HostId>,
     missing: Vec<&'a str>,
-    promised: BTreeMap<HostId, Footprint>,
-    taken: BTreeSet<(ResourceId, Ipv4Addr)>,
+    promised: OrdMap<HostId, Footprint>,
+    taken: OrdSet<(ResourceId, Ipv4Addr)>,
 }
 
 impl<'a> Draft<'a> {
     /// What is free now. Only hosts that are present and heard are open for new instances.
     pub fn new(state: &'a State, observed: &Observed, now: Timestamp) -> Self {
         let open = |host: &&Host| host.presence == Presence::Present && observed.hears(host.id, now);
-        let mut promised: BTreeMap<HostId, Footprint> = BTreeMap::new();
+        let mut promised: OrdMap<HostId, Footprint> = OrdMap::new();
         for instance in state.instances.values() {
             let sum = promised.entry(instance.host).or_default();
             *sum = sum.plus(instance.footprint);
@@ -109,7 +108,7 @@ impl<'a> Draft<'a> {
 
     /// Steps from one host to another in the ring of ids.
     pub fn ring_distance(&self, from: HostId, to: HostId) -> usize {
-        let position = |host: HostId| self.open.iter().position(|id| *id == host).unwrap_or(0);
+        let position = |host: HostId| self.open.binary_search(&host).unwrap_or(0);
         let ring = self.open.len().max(1);
         (position(to) + ring - position(from) % ring) % ring
     }
