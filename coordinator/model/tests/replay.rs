@@ -10,11 +10,14 @@ use shardplane_model::{
     engine::{ClusterSpec, Fact, valkey},
     resource::{Metadata, Spec, User},
     state::{
-        Footprint, HostFacts, Image, Instance, Intent, OperationKind, Sealed, Settings, State, VmOffer, VolumeOffer,
+        Footprint, HostFacts, Image, Instance, Intent, OperationKind, Sealed, Settings, State, VmOffer,
+        VolumeOffer,
     },
     time::{Millis, Timestamp},
 };
-use shardplane_proto::ids::{ClusterId, GroupId, HostId, InstanceId, OperationId, RequestId, ResourceId, TaskId};
+use shardplane_proto::ids::{
+    ClusterId, GroupId, HostId, InstanceId, OperationId, RequestId, ResourceId, TaskId,
+};
 
 fn put(number: u128, spec: Spec) -> Command {
     let metadata = Metadata {
@@ -25,12 +28,19 @@ fn put(number: u128, spec: Spec) -> Command {
         delete_protection: false,
     };
     let by = User { id: "u".to_owned(), name: "u".to_owned() };
-    Command::Put(Put { id: ResourceId::from_u128(number), metadata, spec, request: RequestId::from_u128(900 + number), by })
+    Command::Put(Put {
+        id: ResourceId::from_u128(number),
+        metadata,
+        spec,
+        request: RequestId::from_u128(900 + number),
+        by,
+    })
 }
 
 /// A log with every sort of thing that a state can hold.
 fn log() -> Vec<Entry> {
-    let (subnet, host, instance) = (ResourceId::from_u128(2), HostId::from_u128(30), InstanceId::from_u128(40));
+    let (subnet, host, instance) =
+        (ResourceId::from_u128(2), HostId::from_u128(30), InstanceId::from_u128(40));
     let cluster = ClusterId::from_u128(10);
     let footprint = Footprint { vcpu_percent: 100, memory_mib: 1024, disk_gib: 10, iops: 750 };
     let valkey = valkey::spec::ValkeySpec {
@@ -51,7 +61,12 @@ fn log() -> Vec<Entry> {
         zone: "z".to_owned(),
         underlay: [192, 168, 0, 1].into(),
         capacity: Footprint { vcpu_percent: 800, memory_mib: 8192, disk_gib: 100, iops: 9000 },
-        images: vec![Image { engine: "valkey".to_owned(), version: "8.1.1".to_owned(), digest: "d".to_owned(), size: 1 }],
+        images: vec![Image {
+            engine: "valkey".to_owned(),
+            version: "8.1.1".to_owned(),
+            digest: "d".to_owned(),
+            size: 1,
+        }],
         vmm: "namespace".to_owned(),
         agent_version: "0".to_owned(),
         boot_id: "b".to_owned(),
@@ -90,12 +105,26 @@ fn log() -> Vec<Entry> {
             VmOffer { generation: 3, vcpus: 1, memory_mib: 1024, vcpu_share: 100, price_hour: 0.1 },
         )]
         .into(),
-        volume_offers: [("gp3-750".to_owned(), VolumeOffer { iops: 750, max_size_gib: 1000, price_gib_hour: 0.3 })].into(),
+        volume_offers: [(
+            "gp3-750".to_owned(),
+            VolumeOffer { iops: 750, max_size_gib: 1000, price_gib_hour: 0.3 },
+        )]
+        .into(),
         lost_after: Millis::seconds(30),
     };
-    let operation = NewOperation { id: OperationId::from_u128(50), kind: OperationKind::Create, cause: "made".to_owned() };
-    let task = NewTask { id: TaskId::from_u128(60), instance, name: "assign".to_owned(), payload: vec![0, 127, 255] };
-    let tasks = Decision::StartTasks { cluster, operation: operation.id, new_operation: None, tasks: vec![task] };
+    let operation = NewOperation {
+        id: OperationId::from_u128(50),
+        kind: OperationKind::Create,
+        cause: "made".to_owned(),
+    };
+    let task = NewTask {
+        id: TaskId::from_u128(60),
+        instance,
+        name: "assign".to_owned(),
+        payload: vec![0, 127, 255],
+    };
+    let tasks =
+        Decision::StartTasks { cluster, operation: operation.id, new_operation: None, tasks: vec![task] };
     let place = Decision::Place {
         cluster,
         reservations: vec![Reservation { instance: placed, own_group_on_host: 0 }],
@@ -105,12 +134,21 @@ fn log() -> Vec<Entry> {
     let cidr = "10.20.0.0/24".parse().unwrap();
     let commands = vec![
         vec![Command::Configure(settings)],
-        vec![put(1, Spec::Vpc { provider: None }), put(2, Spec::VpcSubnet { vpc: ResourceId::from_u128(1), cidr })],
-        vec![Command::Notice(Notice::Host { host, facts }), put(10, Spec::Cluster(ClusterSpec::Valkey(valkey)))],
+        vec![
+            put(1, Spec::Vpc { provider: None }),
+            put(2, Spec::VpcSubnet { vpc: ResourceId::from_u128(1), cidr }),
+        ],
+        vec![
+            Command::Notice(Notice::Host { host, facts }),
+            put(10, Spec::Cluster(ClusterSpec::Valkey(valkey))),
+        ],
         vec![Command::Decide(place.clone())],
         vec![Command::Decide(place), Command::Decide(tasks)],
         vec![Command::Notice(Notice::Engine { instance, fact: Fact::Valkey(fact) })],
-        vec![Command::Notice(Notice::TaskEnded { task: TaskId::from_u128(60), error: Some("ERR".to_owned()) })],
+        vec![Command::Notice(Notice::TaskEnded {
+            task: TaskId::from_u128(60),
+            error: Some("ERR".to_owned()),
+        })],
         vec![Command::Decide(Decision::Satisfied { cluster })],
         vec![Command::Decide(Decision::DeclareLost { host, message: "silent".to_owned() })],
     ];
@@ -164,11 +202,15 @@ fn what_an_earlier_release_wrote_is_read() {
     if std::env::var_os("REWRITE_GOLDEN").is_some() {
         fs::create_dir_all(golden("")).unwrap();
         fs::write(golden("log-v1.json"), serde_json::to_string_pretty(&log()).unwrap() + "\n").unwrap();
-        fs::write(golden("state-v1.json"), serde_json::to_string_pretty(&replay(&log())).unwrap() + "\n").unwrap();
+        fs::write(golden("state-v1.json"), serde_json::to_string_pretty(&replay(&log())).unwrap() + "\n")
+            .unwrap();
     }
     let read = |name: &str| fs::read_to_string(golden(name)).unwrap();
     let old_log: Vec<Entry> = serde_json::from_str(&read("log-v1.json")).unwrap();
     let old_state: State = serde_json::from_str(&read("state-v1.json")).unwrap();
     assert_eq!(old_log, log());
-    assert!(old_state == replay(&old_log), "an old log leads to another state now: old snapshots and replays part ways");
+    assert!(
+        old_state == replay(&old_log),
+        "an old log leads to another state now: old snapshots and replays part ways"
+    );
 }

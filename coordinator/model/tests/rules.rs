@@ -70,7 +70,11 @@ impl Api {
 
 fn subnet(number: u128, vpc: u128, cidr: &str) -> Body {
     let spec = v1::VpcSubnetSpec { vpc_id: id(vpc).to_string(), ipv4_cidr: cidr.to_owned() };
-    Body::VpcSubnet(v1::VpcSubnet { metadata: metadata(id(number)), spec: Some(spec), ..v1::VpcSubnet::default() })
+    Body::VpcSubnet(v1::VpcSubnet {
+        metadata: metadata(id(number)),
+        spec: Some(spec),
+        ..v1::VpcSubnet::default()
+    })
 }
 
 fn parameters(pairs: &[(&str, &str)]) -> Body {
@@ -83,7 +87,9 @@ fn parameters(pairs: &[(&str, &str)]) -> Body {
 }
 
 fn shards(count: u128) -> Vec<v1::ValkeyShardSpec> {
-    (0..count).map(|n| v1::ValkeyShardSpec { id: id(100 + n).to_string(), vpc_subnet_id: id(2).to_string() }).collect()
+    (0..count)
+        .map(|n| v1::ValkeyShardSpec { id: id(100 + n).to_string(), vpc_subnet_id: id(2).to_string() })
+        .collect()
 }
 
 fn good() -> v1::ValkeySpec {
@@ -145,7 +151,10 @@ fn creates_that_are_accepted() {
 #[test]
 fn creates_that_are_refused_name_the_path_and_the_rule() {
     let rows: Vec<(Change, &str)> = vec![
-        (change(|s| s.shards = shards(0)), "spec.shards: is required: one entry a shard, 1 shard or 3 and more"),
+        (
+            change(|s| s.shards = shards(0)),
+            "spec.shards: is required: one entry a shard, 1 shard or 3 and more",
+        ),
         (change(|s| s.shards = shards(2)), "spec.shards: has 2 entries; allowed is 1, or 3 and more"),
         (change(|s| s.shards = shards(129)), "spec.shards: has 129 entries; at most 128 are allowed"),
         (change(|s| s.replicas_per_shard = None), "spec.replicasPerShard: is required"),
@@ -157,7 +166,10 @@ fn creates_that_are_refused_name_the_path_and_the_rule() {
         (password("a\nb"), "spec.rootPassword: holds a line break or another control character"),
         (change(|s| s.valkey_version = None), "spec.valkeyVersion: is required"),
         (change(|s| s.vm_offer_id = None), "spec.vmOfferId: is required"),
-        (change(|s| s.vm_offer_id = Some("x".repeat(33))), "spec.vmOfferId: has 1 to 32 bytes without spaces"),
+        (
+            change(|s| s.vm_offer_id = Some("x".repeat(33))),
+            "spec.vmOfferId: has 1 to 32 bytes without spaces",
+        ),
         (
             change(|s| s.vm_offer_id = Some("g9".to_owned())),
             "spec.vmOfferId: \"g9\" is not in the catalogue, which has g3-1c1-100",
@@ -176,7 +188,10 @@ fn creates_that_are_refused_name_the_path_and_the_rule() {
         ),
         (change(|s| s.shards[1].id = String::new()), "spec.shards[1].id: is required"),
         (change(|s| s.shards[1].id = "nonsense".to_owned()), "spec.shards[1].id: \"nonsense\" is not a ULID"),
-        (change(|s| s.shards[2].id = s.shards[0].id.to_uppercase()), "is given twice; every shard has an id of its own"),
+        (
+            change(|s| s.shards[2].id = s.shards[0].id.to_uppercase()),
+            "is given twice; every shard has an id of its own",
+        ),
         (change(|s| s.shards[0].vpc_subnet_id = String::new()), "spec.shards[0].vpcSubnetId: is required"),
         (change(|s| s.shards[0].vpc_subnet_id = "8".repeat(26)), "spec.shards[0].vpcSubnetId: \"888"),
         (
@@ -203,8 +218,11 @@ fn creates_that_are_refused_name_the_path_and_the_rule() {
         let refusal = api.put(body(spec)).unwrap_err();
         assert_eq!(refusal.code, RefusalCode::BadData, "{text}");
         assert!(refusal.message.contains(text), "wanted {text:?}, got {:?}", refusal.message);
-        let paths: std::collections::BTreeSet<_> =
-            refusal.message.split("; spec.").filter_map(|v| v.trim_start_matches("spec.").split(": ").next()).collect();
+        let paths: std::collections::BTreeSet<_> = refusal
+            .message
+            .split("; spec.")
+            .filter_map(|v| v.trim_start_matches("spec.").split(": ").next())
+            .collect();
         assert_eq!(paths.len(), 1, "one field only: {}", refusal.message);
         assert!(api.state == before, "a refusal changes nothing");
     }
@@ -212,8 +230,17 @@ fn creates_that_are_refused_name_the_path_and_the_rule() {
 
 #[test]
 fn all_violations_are_listed_at_once() {
-    let refusal = Api::new().put(body(v1::ValkeySpec { shards: shards(2), ..v1::ValkeySpec::default() })).unwrap_err();
-    for path in ["shards", "replicasPerShard", "rootPassword", "valkeyVersion", "vmOfferId", "volumeOfferId", "volumeSizeGiB"] {
+    let refusal =
+        Api::new().put(body(v1::ValkeySpec { shards: shards(2), ..v1::ValkeySpec::default() })).unwrap_err();
+    for path in [
+        "shards",
+        "replicasPerShard",
+        "rootPassword",
+        "valkeyVersion",
+        "vmOfferId",
+        "volumeOfferId",
+        "volumeSizeGiB",
+    ] {
         assert!(refusal.message.contains(&format!("spec.{path}: ")), "{path} is not in {}", refusal.message);
     }
     assert!(!refusal.message.contains("secret"));
@@ -221,7 +248,9 @@ fn all_violations_are_listed_at_once() {
 
 #[test]
 fn ids_and_names_have_codes_of_their_own() {
-    let with = |metadata: v1::Metadata| Body::Folder(v1::Folder { metadata: Some(metadata), ..v1::Folder::default() });
+    let with = |metadata: v1::Metadata| {
+        Body::Folder(v1::Folder { metadata: Some(metadata), ..v1::Folder::default() })
+    };
     let rows = [
         ("", "n", RefusalCode::MissingIdField, "metadata.id: is required"),
         ("7zzzzzzzzzzzzzzzzzzzzzzzzz", " ", RefusalCode::MissingNameField, "metadata.name: is required"),
@@ -240,20 +269,41 @@ fn ids_and_names_have_codes_of_their_own() {
 #[test]
 fn modifies_that_are_refused_name_the_path_and_the_rule() {
     let rows: Vec<(Change, &str)> = vec![
-        (change(|s| s.valkey_version = Some("8.1.9".to_owned())), "spec.valkeyVersion: cannot change after creation"),
+        (
+            change(|s| s.valkey_version = Some("8.1.9".to_owned())),
+            "spec.valkeyVersion: cannot change after creation",
+        ),
         (change(|s| s.volume_size_gib = Some(20)), "spec.volumeSizeGiB: cannot change after creation"),
         (change(|s| s.use_fqdn = Some(true)), "spec.useFqdn: cannot change after creation"),
-        (change(|s| s.create_public_ipv4 = Some(true)), "spec.createPublicIpv4: cannot change after creation"),
+        (
+            change(|s| s.create_public_ipv4 = Some(true)),
+            "spec.createPublicIpv4: cannot change after creation",
+        ),
         (password("other"), "spec.rootPassword: cannot change after creation"),
-        (change(|s| s.parameters_set_id = Some(id(3).to_string())), "spec.parametersSetId: cannot be swapped"),
+        (
+            change(|s| s.parameters_set_id = Some(id(3).to_string())),
+            "spec.parametersSetId: cannot be swapped",
+        ),
         (change(|s| s.shards.swap(0, 1)), "spec.shards: has the same shards in another order"),
         (change(|s| s.shards[0].id = id(500).to_string()), "spec.shards: replaces a shard by another"),
-        (change(|s| s.shards = shards(5)), "spec.shards: goes from 3 to 5 shards; a change adds or removes at most one"),
-        (change(|s| s.shards = shards(4)), "spec.shards: goes from 3 to 4 shards; this release keeps the number"),
+        (
+            change(|s| s.shards = shards(5)),
+            "spec.shards: goes from 3 to 5 shards; a change adds or removes at most one",
+        ),
+        (
+            change(|s| s.shards = shards(4)),
+            "spec.shards: goes from 3 to 4 shards; this release keeps the number",
+        ),
         (change(|s| s.shards = shards(1)), "spec.shards: goes from 3 to 1 shards"),
         (change(|s| s.shards = shards(2)), "spec.shards: has 2 entries"),
-        (change(|s| s.replicas_per_shard = Some(3)), "spec.replicasPerShard: goes from 1 to 3; a change adds or removes at most one"),
-        (change(|s| s.replicas_per_shard = Some(0)), "spec.replicasPerShard: goes from 1 to 0; this release adds replicas"),
+        (
+            change(|s| s.replicas_per_shard = Some(3)),
+            "spec.replicasPerShard: goes from 1 to 3; a change adds or removes at most one",
+        ),
+        (
+            change(|s| s.replicas_per_shard = Some(0)),
+            "spec.replicasPerShard: goes from 1 to 0; this release adds replicas",
+        ),
         (
             change(|s| {
                 s.shards = shards(4);
@@ -261,7 +311,10 @@ fn modifies_that_are_refused_name_the_path_and_the_rule() {
             }),
             "spec.replicasPerShard: changes together with spec.shards",
         ),
-        (change(|s| s.shards[1].vpc_subnet_id = id(4).to_string()), "spec.shards[1].vpcSubnetId: cannot change"),
+        (
+            change(|s| s.shards[1].vpc_subnet_id = id(4).to_string()),
+            "spec.shards[1].vpcSubnetId: cannot change",
+        ),
     ];
     for (apply, text) in rows {
         let mut api = Api::new();
@@ -287,17 +340,22 @@ fn a_change_in_flight_and_dependants_are_respected() {
     api.put(body(with_set.clone())).unwrap();
     let more = v1::ValkeySpec { replicas_per_shard: Some(2), ..with_set };
     assert_eq!(api.put(body(more)).unwrap_err().code, RefusalCode::ResourceIsScheduling);
-    for (kind, number) in
-        [(Kind::VpcSubnet, 2), (Kind::Vpc, 1), (Kind::ParametersSet(EngineKind::Valkey), 3)]
+    for (kind, number) in [(Kind::VpcSubnet, 2), (Kind::Vpc, 1), (Kind::ParametersSet(EngineKind::Valkey), 3)]
     {
         let refusal = api.delete(kind, number).unwrap_err();
-        assert!(refusal.code == RefusalCode::BadData && refusal.message.contains("is still used by"), "{refusal:?}");
+        assert!(
+            refusal.code == RefusalCode::BadData && refusal.message.contains("is still used by"),
+            "{refusal:?}"
+        );
     }
     let refusal = api.put(parameters(&[("hz", "20")])).unwrap_err();
     assert!(refusal.message.contains("spec.parameters: cannot change while Valkey n"), "{refusal:?}");
     let refusal = api.put(parameters(&[("port", "1"), ("hz", "x")])).unwrap_err();
     assert!(refusal.message.contains("spec.parameters.port: is not a directive"), "{refusal:?}");
-    assert!(refusal.message.contains("spec.parameters.hz: is \"x\"; allowed is a whole number"), "{refusal:?}");
+    assert!(
+        refusal.message.contains("spec.parameters.hz: is \"x\"; allowed is a whole number"),
+        "{refusal:?}"
+    );
     assert_eq!(api.delete(Kind::Folder, 99).unwrap_err().code, RefusalCode::NotFound);
     assert_eq!(api.delete(Kind::Folder, 1).unwrap_err().code, RefusalCode::NotFound, "the type counts");
 }
@@ -317,7 +375,10 @@ fn subnets_have_rules_too() {
     let rows = [
         (subnet(5, 1, ""), "spec.ipv4Cidr: is required, for example 10.20.0.0/24"),
         (subnet(5, 1, "10.20.0.128/25"), "spec.ipv4Cidr: 10.20.0.128/25 overlaps 10.20.0.0/24"),
-        (subnet(5, 9, "10.30.0.0/24"), "spec.vpcId: 00000000000000000000000009 is not the id of an existing Vpc"),
+        (
+            subnet(5, 9, "10.30.0.0/24"),
+            "spec.vpcId: 00000000000000000000000009 is not the id of an existing Vpc",
+        ),
         (subnet(2, 1, "10.30.0.0/24"), "spec.ipv4Cidr: cannot change after creation"),
     ];
     for (body, text) in rows {

@@ -82,7 +82,8 @@ pub fn copies_are_kept(world: &World) {
 pub fn valkey(world: &World, id: ResourceId) -> v1::Valkey {
     let state = &world.leader.state;
     let now = Timestamp(world.now);
-    let seen = shardplane_model::view::resource(state, &world.leader.observed, &state.resources[&id], now, None);
+    let seen =
+        shardplane_model::view::resource(state, &world.leader.observed, &state.resources[&id], now, None);
     match seen.body {
         Some(v1::resource::Body::Valkey(valkey)) => valkey,
         other => panic!("{other:?} is no cluster"),
@@ -100,14 +101,22 @@ pub fn views(world: &World) {
         let spec: Vec<_> = seen.spec.unwrap().shards.iter().map(|s| s.id.clone()).collect();
         assert_eq!(spec, status.shards.iter().map(|s| s.id.clone()).collect::<Vec<_>>());
         for shard in &status.shards {
-            let primaries = status.nodes.iter().filter(|n| n.shard_index == shard.index && n.is_primary).count();
+            let primaries =
+                status.nodes.iter().filter(|n| n.shard_index == shard.index && n.is_primary).count();
             assert!(primaries <= 1, "shard {} shows {primaries} primaries", shard.index);
             let Some(primary) = &shard.primary_instance_id else {
-                assert_eq!((shard.slot_count, &shard.primary_endpoint, primaries), (0, &None, 0), "a shard without a primary");
+                assert_eq!(
+                    (shard.slot_count, &shard.primary_endpoint, primaries),
+                    (0, &None, 0),
+                    "a shard without a primary"
+                );
                 continue;
             };
             let instance = state.instances_of(*id).find(|i| i.id.to_string() == *primary).unwrap();
-            assert!(world.was_primary.contains(&instance.id), "{primary} is shown as a primary and never was one");
+            assert!(
+                world.was_primary.contains(&instance.id),
+                "{primary} is shown as a primary and never was one"
+            );
             assert!(!shard.replica_instance_ids.contains(primary), "{primary} is primary and replica");
         }
     }

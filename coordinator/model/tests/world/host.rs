@@ -56,7 +56,10 @@ impl SimHost {
     /// Accepts a spec unless it is older than what it has.
     pub fn accept(&mut self, spec: v1::HostSpec) {
         let key = |spec: &v1::HostSpec| (spec.term, spec.generation);
-        assert!(spec.term >= self.spec.as_ref().map_or(0, |known| known.term), "an old leader is never connected");
+        assert!(
+            spec.term >= self.spec.as_ref().map_or(0, |known| known.term),
+            "an old leader is never connected"
+        );
         if self.spec.as_ref().is_none_or(|known| key(known) <= key(&spec)) {
             self.spec = Some(spec);
         }
@@ -92,7 +95,14 @@ impl SimHost {
     }
 
     /// One turn of the agent: machines follow the spec, tasks are performed.
-    pub fn step(&mut self, index: usize, mesh: &mut Mesh, reach: &dyn Fn(usize, usize) -> bool, now: u64, rng: &mut Rng) {
+    pub fn step(
+        &mut self,
+        index: usize,
+        mesh: &mut Mesh,
+        reach: &dyn Fn(usize, usize) -> bool,
+        now: u64,
+        rng: &mut Rng,
+    ) {
         if !self.up {
             return;
         }
@@ -121,7 +131,8 @@ impl SimHost {
                 outcomes: BTreeMap::new(),
             });
             if machine.ready_at.is_none() && may_start {
-                let was_primary = machine.node.and_then(|id| mesh.nodes.get(&id)).is_some_and(Node::is_slot_master);
+                let was_primary =
+                    machine.node.and_then(|id| mesh.nodes.get(&id)).is_some_and(Node::is_slot_master);
                 let held = if was_primary && config.has_replicas { HELD_BACK } else { 0 };
                 machine.ready_at = Some(now + 500 + rng.below(2_500) + held);
             }
@@ -159,7 +170,11 @@ impl SimHost {
                 at: now,
                 machine: state,
                 message: String::new(),
-                engine_state: if node.is_some() { v1::EngineState::Running } else { v1::EngineState::Starting },
+                engine_state: if node.is_some() {
+                    v1::EngineState::Running
+                } else {
+                    v1::EngineState::Starting
+                },
                 engine_message: String::new(),
                 engine: engine.and_then(|bytes| -> Option<Report> { EngineKind::Valkey.read_report(&bytes) }),
                 config_generation: 0,

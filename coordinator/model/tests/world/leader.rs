@@ -64,7 +64,8 @@ impl Leader {
     pub fn apply(&mut self, now: u64, commands: Vec<Command>) -> Vec<Result<Applied, Refusal>> {
         self.index += 1;
         let entry = Entry { at: Timestamp(now), commands };
-        let before: BTreeMap<HostId, Generation> = self.state.hosts.values().map(|h| (h.id, h.generation)).collect();
+        let before: BTreeMap<HostId, Generation> =
+            self.state.hosts.values().map(|h| (h.id, h.generation)).collect();
         let mut twin = self.state.clone();
         let answers = self.state.apply(self.index, &entry);
         assert_eq!(twin.apply(self.index, &entry), answers, "the same entry has the same answers");
@@ -83,7 +84,8 @@ impl Leader {
 
     /// What was decided for an older state is refused or changes nothing that matters.
     fn again(&mut self, now: u64) {
-        let places = |d: &&Decision| matches!(d, Decision::Place { reservations, .. } if !reservations.is_empty());
+        let places =
+            |d: &&Decision| matches!(d, Decision::Place { reservations, .. } if !reservations.is_empty());
         for place in self.last.propose.iter().filter(places).cloned().collect::<Vec<_>>() {
             let before = self.state.clone();
             let answers = self.apply(now, vec![Command::Decide(place.clone())]);
@@ -110,7 +112,10 @@ impl Leader {
                     continue;
                 }
                 host.session = Some(self.term);
-                self.apply(now, vec![Command::Notice(Notice::Host { host: host.id, facts: host.facts.clone() })]);
+                self.apply(
+                    now,
+                    vec![Command::Notice(Notice::Host { host: host.id, facts: host.facts.clone() })],
+                );
             }
             let said = HostReport {
                 connected: true,
@@ -141,7 +146,11 @@ impl Leader {
         for instance in self.state.instances.values().filter(|i| !i.wanted()) {
             let accepted = self.state.hosts.get(&instance.host).is_some_and(|host| {
                 host.presence == Presence::Present
-                    && self.observed.hosts.get(&host.id).is_some_and(|r| r.connected && r.accepted >= host.generation)
+                    && self
+                        .observed
+                        .hosts
+                        .get(&host.id)
+                        .is_some_and(|r| r.connected && r.accepted >= host.generation)
             });
             if accepted && !self.observed.members.contains_key(&instance.id) {
                 notices.push(Notice::Gone { instance: instance.id, host: instance.host });
@@ -186,9 +195,10 @@ impl Leader {
             }
         }
         for id in &plan.deliver {
-            let spec = shardplane_model::hostspec::host_spec::<String>(&self.state, *id, self.term, &|_, sealed| {
-                String::from_utf8(sealed.0.clone()).map_err(|e| e.to_string())
-            });
+            let spec =
+                shardplane_model::hostspec::host_spec::<String>(&self.state, *id, self.term, &|_, sealed| {
+                    String::from_utf8(sealed.0.clone()).map_err(|e| e.to_string())
+                });
             let host = hosts.iter_mut().find(|host| host.id == *id).unwrap();
             host.accept(spec.unwrap().unwrap());
         }

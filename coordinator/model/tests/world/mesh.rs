@@ -36,7 +36,12 @@ impl Mesh {
         }
     }
 
-    fn voters_for(&self, candidate: &Node, primary: NodeId, reach: &dyn Fn(usize, usize) -> bool) -> Vec<NodeId> {
+    fn voters_for(
+        &self,
+        candidate: &Node,
+        primary: NodeId,
+        reach: &dyn Fn(usize, usize) -> bool,
+    ) -> Vec<NodeId> {
         let votes = |id: &NodeId| {
             self.nodes.get(id).is_some_and(|n| {
                 n.up && n.is_slot_master()
@@ -56,7 +61,8 @@ impl Mesh {
             voter.peers.get(&primary).is_some_and(|peer| peer.fail)
                 && voter.voted_at.get(&primary).is_none_or(|at| now - at > NODE_TIMEOUT * 2)
         };
-        let votes: Vec<NodeId> = self.voters_for(&candidate, primary, reach).into_iter().filter(agrees).collect();
+        let votes: Vec<NodeId> =
+            self.voters_for(&candidate, primary, reach).into_iter().filter(agrees).collect();
         for voter in &votes {
             self.nodes.get_mut(voter).unwrap().voted_at.insert(primary, now);
         }
@@ -77,7 +83,13 @@ impl Mesh {
     }
 
     /// Performs a task on a node whose engine answers.
-    pub fn perform(&mut self, id: NodeId, payload: &[u8], reach: &dyn Fn(usize, usize) -> bool, now: u64) -> Result<(), String> {
+    pub fn perform(
+        &mut self,
+        id: NodeId,
+        payload: &[u8],
+        reach: &dyn Fn(usize, usize) -> bool,
+        now: u64,
+    ) -> Result<(), String> {
         let task = v1::ValkeyTask::decode(payload).map_err(|e| e.to_string())?;
         let node = self.nodes.get_mut(&id).ok_or("no such node")?;
         match task.step.ok_or("an empty task")? {
@@ -112,11 +124,15 @@ impl Mesh {
                     return Ok(());
                 }
                 if node.is_slot_master() {
-                    return Err("ERR To set a master the node must be empty and without assigned slots".to_owned());
+                    return Err(
+                        "ERR To set a master the node must be empty and without assigned slots".to_owned()
+                    );
                 }
                 match node.peers.get(&primary) {
                     None => Err(format!("ERR Unknown node {primary_node_id}")),
-                    Some(peer) if peer.primary.is_some() => Err("ERR I can only replicate a master".to_owned()),
+                    Some(peer) if peer.primary.is_some() => {
+                        Err("ERR I can only replicate a master".to_owned())
+                    }
                     Some(_) => {
                         node.follow(primary, now);
                         Ok(())

@@ -98,7 +98,11 @@ impl Node {
     }
 
     pub fn owns(&self, id: NodeId) -> Vec<(u32, u32)> {
-        self.slots.iter().filter(|(_, (_, owner))| *owner == id).map(|(start, (end, _))| (*start, *end)).collect()
+        self.slots
+            .iter()
+            .filter(|(_, (_, owner))| *owner == id)
+            .map(|(start, (end, _))| (*start, *end))
+            .collect()
     }
 
     pub fn is_slot_master(&self) -> bool {
@@ -167,7 +171,8 @@ impl Node {
 
     fn hear_gossip(&mut self, of: &Node, now: u64) {
         for (id, peer) in &of.peers {
-            let known = *id == self.id || self.peers.contains_key(id) || self.handshakes.contains_key(&peer.ip);
+            let known =
+                *id == self.id || self.peers.contains_key(id) || self.handshakes.contains_key(&peer.ip);
             let banned = self.banned.get(id).is_some_and(|until| now < *until);
             if !known && !banned && !peer.fail {
                 self.handshakes.insert(peer.ip, Handshake { until: now + NODE_TIMEOUT, meet: false });
@@ -176,7 +181,12 @@ impl Node {
     }
 
     /// Hears all peers that can be reached. Answers whom it introduced itself to.
-    pub fn hear(&mut self, others: &BTreeMap<NodeId, Node>, reach: &dyn Fn(usize, usize) -> bool, now: u64) -> Vec<NodeId> {
+    pub fn hear(
+        &mut self,
+        others: &BTreeMap<NodeId, Node>,
+        reach: &dyn Fn(usize, usize) -> bool,
+        now: u64,
+    ) -> Vec<NodeId> {
         let mut met = Vec::new();
         let home = self.host;
         let reachable = |node: &&Node| node.up && reach(home, node.host);
@@ -208,7 +218,8 @@ impl Node {
                 self.hear_gossip(node, now);
             }
             self.current_epoch = self.current_epoch.max(node.current_epoch).max(node.epoch);
-            if self.is_slot_master() && node.is_slot_master() && node.epoch == self.epoch && self.id < node.id {
+            if self.is_slot_master() && node.is_slot_master() && node.epoch == self.epoch && self.id < node.id
+            {
                 self.current_epoch += 1;
                 self.epoch = self.current_epoch;
             }
@@ -217,7 +228,14 @@ impl Node {
     }
 
     pub fn know(&mut self, node: &Node, now: u64) {
-        let peer = Peer { ip: node.ip, heard: now, primary: node.primary, epoch: node.epoch, fail: false, connected: true };
+        let peer = Peer {
+            ip: node.ip,
+            heard: now,
+            primary: node.primary,
+            epoch: node.epoch,
+            fail: false,
+            connected: true,
+        };
         self.peers.insert(node.id, peer);
     }
 
@@ -230,9 +248,9 @@ impl Node {
             }
             let agree = |voter: &&NodeId| {
                 **voter == self.id
-                    || others
-                        .get(voter)
-                        .is_some_and(|n| n.up && reach(self.host, n.host) && n.suspects(id, now) && n.peers.contains_key(&id))
+                    || others.get(voter).is_some_and(|n| {
+                        n.up && reach(self.host, n.host) && n.suspects(id, now) && n.peers.contains_key(&id)
+                    })
             };
             if voters.iter().filter(agree).count() >= majority
                 && let Some(peer) = self.peers.get_mut(&id)
@@ -254,7 +272,13 @@ impl Node {
     }
 
     /// Copies from its primary.
-    pub fn replicate(&mut self, others: &BTreeMap<NodeId, Node>, reach: &dyn Fn(usize, usize) -> bool, now: u64, takes: u64) {
+    pub fn replicate(
+        &mut self,
+        others: &BTreeMap<NodeId, Node>,
+        reach: &dyn Fn(usize, usize) -> bool,
+        now: u64,
+        takes: u64,
+    ) {
         let Some(primary) = self.primary else {
             self.link_up = false;
             if self.is_slot_master() && self.state_ok(now) {
@@ -262,7 +286,8 @@ impl Node {
             }
             return;
         };
-        if let Some(next) = self.peers.get(&primary).and_then(|peer| peer.primary).filter(|next| *next != self.id)
+        if let Some(next) =
+            self.peers.get(&primary).and_then(|peer| peer.primary).filter(|next| *next != self.id)
             && self.peers.contains_key(&next)
         {
             self.follow(next, now);
@@ -272,7 +297,8 @@ impl Node {
         match (source, self.link_up, self.sync_until) {
             (Some(source), true, _) => self.offset = source.offset,
             (Some(source), false, Some(until)) if now >= until => {
-                (self.link_up, self.sync_until, self.has_data, self.offset) = (true, None, true, source.offset);
+                (self.link_up, self.sync_until, self.has_data, self.offset) =
+                    (true, None, true, source.offset);
             }
             (Some(_), false, Some(_)) => {}
             (Some(_), false, None) => {

@@ -66,7 +66,8 @@ fn history() -> impl Strategy<Value = History> {
 /// Disks may only be destroyed when every shard has a copy elsewhere that works and the rest can vote: otherwise the truth itself has
 /// lost the data, and no planner heals that.
 fn may_wipe(world: &World, host: usize) -> bool {
-    let others_fine = world.hosts.iter().enumerate().all(|(i, h)| i == host || (h.up && !h.control_cut && !h.peers_cut));
+    let others_fine =
+        world.hosts.iter().enumerate().all(|(i, h)| i == host || (h.up && !h.control_cut && !h.peers_cut));
     others_fine
         && world.leader.state.clusters.iter().all(|(id, cluster)| {
             let resource: ResourceId = (*id).into();
@@ -75,13 +76,23 @@ fn may_wipe(world: &World, host: usize) -> bool {
             let here = |n: &&&super::node::Node| n.host == host;
             let primaries = nodes.iter().filter(here).filter(|n| n.is_slot_master()).count();
             let kept = groups.iter().all(|group| {
-                world.leader.state.instances_of(*id).filter(|i| i.group.to_string() == group.id && i.wanted()).any(|i| {
-                    nodes.iter().any(|n| {
-                        n.instance == i.id && n.host != host && n.up && n.state_ok(world.now) && (n.link_up || n.is_slot_master())
+                world
+                    .leader
+                    .state
+                    .instances_of(*id)
+                    .filter(|i| i.group.to_string() == group.id && i.wanted())
+                    .any(|i| {
+                        nodes.iter().any(|n| {
+                            n.instance == i.id
+                                && n.host != host
+                                && n.up
+                                && n.state_ok(world.now)
+                                && (n.link_up || n.is_slot_master())
+                        })
                     })
-                })
             });
-            let votes = groups.len() >= 3 && primaries <= most_primaries_on_a_host(groups.len()) || primaries == 0;
+            let votes =
+                groups.len() >= 3 && primaries <= most_primaries_on_a_host(groups.len()) || primaries == 0;
             (kept && votes && cluster.formed) || nodes.iter().filter(here).count() == 0
         })
 }
@@ -146,9 +157,17 @@ fn live(history: &History) -> Result<(), TestCaseError> {
     for (id, shards, replicas) in known {
         world.assert_whole(id);
         let status = world.status(id);
-        prop_assert_eq!((status.shards.len(), status.nodes.len()), (shards, shards * (1 + usize::try_from(replicas).unwrap())));
+        prop_assert_eq!(
+            (status.shards.len(), status.nodes.len()),
+            (shards, shards * (1 + usize::try_from(replicas).unwrap()))
+        );
         prop_assert!(status.anti_affinity_ok, "{}", status.anti_affinity_message);
-        prop_assert!(status.primary_spread_ok || replicas == 0, "{} {:?}", status.primary_spread_message, world.seats(id));
+        prop_assert!(
+            status.primary_spread_ok || replicas == 0,
+            "{} {:?}",
+            status.primary_spread_message,
+            world.seats(id)
+        );
     }
     Ok(())
 }
@@ -175,17 +194,28 @@ fn heal(world: &mut World) {
         .state
         .operations
         .values()
-        .filter(|o| o.created.0 >= began && [OperationKind::Move, OperationKind::Switchover].contains(&o.kind))
+        .filter(|o| {
+            o.created.0 >= began && [OperationKind::Move, OperationKind::Switchover].contains(&o.kind)
+        })
         .count();
     assert!(moves <= 2 * members, "{moves} moves for {members} members: that is ping-pong");
     let (index, decided) = (world.leader.index, world.leader.decided.len());
     (0..20_000 / STEP).for_each(|_| world.step());
-    assert!(world.leader.decided.len() == decided, "decided in a healthy world: {:#?}", &world.leader.decided[decided..]);
+    assert!(
+        world.leader.decided.len() == decided,
+        "decided in a healthy world: {:#?}",
+        &world.leader.decided[decided..]
+    );
     assert!(world.leader.index - index <= 1, "nothing is logged in a healthy world");
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 10, max_shrink_iters: 100, ..failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 10,
+        max_shrink_iters: 100,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn whatever_happens_no_rule_breaks_and_all_heals(history in history()) {

@@ -139,7 +139,9 @@ fn three_by_two_on_two_hosts_is_degraded_and_heals_when_a_third_joins() {
     world.assert_whole(id);
     let status = world.status(id);
     assert!(status.anti_affinity_ok, "{}", status.anti_affinity_message);
-    assert!(!status.primary_spread_ok && status.primary_spread_message.contains("its loss takes the majority"));
+    assert!(
+        !status.primary_spread_ok && status.primary_spread_message.contains("its loss takes the majority")
+    );
     assert_eq!(moves(&world), 0, "nothing moves while there is nowhere to go");
     world.add_host("", 8);
     world.until(120, "primaries are spread", |w| w.status(id).primary_spread_ok);
@@ -179,10 +181,14 @@ fn a_returning_host_s_replaced_members_are_removed() {
     world.power_on(victim);
     world.settles(120);
     world.assert_whole(id);
-    let here = world.leader.state.instances.values().filter(|i| i.host == world.hosts[victim].id && !i.wanted());
+    let here =
+        world.leader.state.instances.values().filter(|i| i.host == world.hosts[victim].id && !i.wanted());
     assert_eq!(here.count(), 0);
     let wanted: Vec<_> = world.leader.state.instances.keys().copied().collect();
-    assert!(world.hosts.iter().flat_map(|h| h.machines.keys()).all(|id| wanted.contains(id)), "a stale machine");
+    assert!(
+        world.hosts.iter().flat_map(|h| h.machines.keys()).all(|id| wanted.contains(id)),
+        "a stale machine"
+    );
 }
 
 #[test]
@@ -193,7 +199,9 @@ fn a_version_without_image_fails_names_versions_leaves_nothing_and_can_be_put_ag
     wrong.spec.as_mut().unwrap().valkey_version = Some("9.9.9".to_owned());
     let request = world.put_cluster(wrong.clone()).unwrap();
     world.settles(10);
-    let Outcome::Failed { message } = world.leader.state.requests[&request].outcome.clone() else { panic!("did not fail") };
+    let Outcome::Failed { message } = world.leader.state.requests[&request].outcome.clone() else {
+        panic!("did not fail")
+    };
     assert!(message.contains("9.9.9") && message.contains("8.1.1"), "{message}");
     let status = world.status(id);
     assert_eq!(status.state, "schedulingfailed");
@@ -237,7 +245,10 @@ fn a_cluster_with_a_member_on_a_lost_host_can_be_deleted() {
     world.run(40);
     world.delete(id).unwrap();
     world.until(20, "gone", |w| !w.leader.state.resources.contains_key(&id));
-    assert!(!world.leader.state.instances.is_empty(), "what is on the lost host keeps its address until proved gone");
+    assert!(
+        !world.leader.state.instances.is_empty(),
+        "what is on the lost host keeps its address until proved gone"
+    );
     let again = world.create(1000, 3, 1);
     world.run(10);
     world.power_on(0);
@@ -271,7 +282,11 @@ fn sch_5_leader_change_in_the_middle_of_forming() {
         world.assert_whole(id);
         let places = world.leader.decided.iter().filter(|(_, d)| matches!(d, Decision::Place { .. })).count();
         assert_eq!(places, 1, "leader changed after {at} steps");
-        assert!(distinct(&world.seats(id)) && most_primaries(&world.seats(id)) == 1, "{at}: {:?}", world.seats(id));
+        assert!(
+            distinct(&world.seats(id)) && most_primaries(&world.seats(id)) == 1,
+            "{at}: {:?}",
+            world.seats(id)
+        );
     }
 }
 
@@ -350,7 +365,11 @@ fn a_retired_address_rests() {
     world.run(130);
     world.create(2000, 1, 0);
     world.settles(60);
-    assert_eq!(world.leader.state.instances.values().next().unwrap().ipv4, old, "after its rest it is used again");
+    assert_eq!(
+        world.leader.state.instances.values().next().unwrap().ipv4,
+        old,
+        "after its rest it is used again"
+    );
 }
 
 #[test]

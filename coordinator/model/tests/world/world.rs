@@ -51,13 +51,15 @@ pub fn metadata(id: ResourceId, name: &str) -> Option<v1::Metadata> {
 }
 
 pub fn vpc(id: ResourceId) -> v1::Resource {
-    let vpc = v1::Vpc { metadata: metadata(id, "net"), spec: Some(v1::VpcSpec::default()), ..v1::Vpc::default() };
+    let vpc =
+        v1::Vpc { metadata: metadata(id, "net"), spec: Some(v1::VpcSpec::default()), ..v1::Vpc::default() };
     v1::Resource { body: Some(Body::Vpc(vpc)) }
 }
 
 pub fn subnet(id: ResourceId, vpc: ResourceId, cidr: &str) -> v1::Resource {
     let spec = v1::VpcSubnetSpec { vpc_id: vpc.to_string(), ipv4_cidr: cidr.to_owned() };
-    let subnet = v1::VpcSubnet { metadata: metadata(id, "subnet"), spec: Some(spec), ..v1::VpcSubnet::default() };
+    let subnet =
+        v1::VpcSubnet { metadata: metadata(id, "subnet"), spec: Some(spec), ..v1::VpcSubnet::default() };
     v1::Resource { body: Some(Body::VpcSubnet(subnet)) }
 }
 
@@ -107,7 +109,12 @@ impl World {
             rack: rack.to_owned(),
             zone: String::new(),
             underlay: Ipv4Addr::from(0xc0a8_0001 + u32::try_from(index).unwrap()),
-            capacity: Footprint { vcpu_percent: room * 100, memory_mib: room * 1024, disk_gib: room * 10, iops: room * 750 },
+            capacity: Footprint {
+                vcpu_percent: room * 100,
+                memory_mib: room * 1024,
+                disk_gib: room * 10,
+                iops: room * 750,
+            },
             images: vec![Image {
                 engine: EngineKind::Valkey.name().to_owned(),
                 version: "8.1.1".to_owned(),
@@ -189,7 +196,8 @@ impl World {
         self.now += STEP;
         let now = self.now;
         let links: Vec<(bool, bool)> = self.hosts.iter().map(|h| (h.up, h.peers_cut)).collect();
-        let reach = move |a: usize, b: usize| links[a].0 && links[b].0 && (a == b || !(links[a].1 || links[b].1));
+        let reach =
+            move |a: usize, b: usize| links[a].0 && links[b].0 && (a == b || !(links[a].1 || links[b].1));
         self.mesh.step(&reach, now, &mut self.rng);
         for (index, host) in self.hosts.iter_mut().enumerate() {
             host.step(index, &mut self.mesh, &reach, now, &mut self.rng);
@@ -217,10 +225,23 @@ impl World {
                 "{what}: not within {seconds} s; waiting: {:#?}; proposed {:?}; nodes {:#?}",
                 self.leader.last.waiting,
                 self.leader.last.propose,
-                self.mesh.nodes.values().map(|n| format!(
-                    "{:x} i{} h{} {} up {} primary {:x?} link {} slots {:?} epoch {} peers {}",
-                    n.id, n.instance, n.host, n.ip, n.up, n.primary, n.link_up, n.owns(n.id), n.epoch, n.peers.len()
-                )).collect::<Vec<_>>()
+                self.mesh
+                    .nodes
+                    .values()
+                    .map(|n| format!(
+                        "{:x} i{} h{} {} up {} primary {:x?} link {} slots {:?} epoch {} peers {}",
+                        n.id,
+                        n.instance,
+                        n.host,
+                        n.ip,
+                        n.up,
+                        n.primary,
+                        n.link_up,
+                        n.owns(n.id),
+                        n.epoch,
+                        n.peers.len()
+                    ))
+                    .collect::<Vec<_>>()
             );
             self.step();
         }
@@ -234,8 +255,16 @@ impl World {
                 && world.leader.index > 0
                 && world.leader.last.is_empty()
                 && world.leader.last.again_at.is_none()
-                && world.hosts.iter().all(|host| !host.up || host.control_cut || host.session == Some(world.leader.term))
-                && world.leader.state.resources.values().all(|r| r.change.outcome != shardplane_model::resource::Outcome::InFlight)
+                && world
+                    .hosts
+                    .iter()
+                    .all(|host| !host.up || host.control_cut || host.session == Some(world.leader.term))
+                && world
+                    .leader
+                    .state
+                    .resources
+                    .values()
+                    .all(|r| r.change.outcome != shardplane_model::resource::Outcome::InFlight)
         })
     }
 
@@ -266,10 +295,17 @@ impl World {
     pub fn assert_whole(&self, id: ResourceId) {
         let status = self.status(id);
         let spec = check::valkey(self, id).spec.unwrap();
-        assert_eq!((status.state.as_str(), status.cluster_state.as_deref()), ("stable", Some("ok")), "{status:#?}");
+        assert_eq!(
+            (status.state.as_str(), status.cluster_state.as_deref()),
+            ("stable", Some("ok")),
+            "{status:#?}"
+        );
         let each = usize::try_from(spec.replicas_per_shard.unwrap()).unwrap();
         for shard in &status.shards {
-            assert!(shard.primary_instance_id.is_some() && shard.replica_instance_ids.len() == each, "{status:#?}");
+            assert!(
+                shard.primary_instance_id.is_some() && shard.replica_instance_ids.len() == each,
+                "{status:#?}"
+            );
         }
         assert_eq!(status.shards.iter().map(|s| s.slot_count).sum::<i32>(), 16_384);
         let nodes = self.nodes_of(id);

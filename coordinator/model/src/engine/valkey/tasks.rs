@@ -96,7 +96,9 @@ fn assign_slots(spec: &ValkeySpec, up: &[Up<'_>]) -> Vec<Step> {
     let shards = u32::try_from(spec.shards.len()).unwrap_or(u32::MAX);
     // A replica may have taken over while the cluster was still being made: then its shard has its slots.
     let taken = |group: GroupId| {
-        up.iter().any(|up| up.member.instance.group == group && up.report.role == "master" && !up.report.slots.is_empty())
+        up.iter().any(|up| {
+            up.member.instance.group == group && up.report.role == "master" && !up.report.slots.is_empty()
+        })
     };
     let first = up.iter().filter(|up| up.member.instance.first_primary);
     first
