@@ -31,6 +31,8 @@ pub enum Command {
     Decide(Decision),
     /// A fact that decisions rest on.
     Notice(Notice),
+    /// An operator says that a lost host never returns.
+    ForgetHost(HostId),
     /// A new API token.
     AddToken(Token),
     /// The installation's configuration.
@@ -74,6 +76,24 @@ pub struct Reservation {
     pub own_group_on_host: u32,
 }
 
+/// Why an instance's place is taken at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReplaceCause {
+    /// Its host is lost. Applying refuses when the host is back.
+    HostLost,
+    /// Its host is there, but says for longer than the grace that it cannot run it.
+    CannotRun,
+}
+
+/// An instance whose place another takes at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replaced {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Why.
+    pub cause: ReplaceCause,
+}
+
 /// A new operation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NewOperation {
@@ -107,8 +127,8 @@ pub enum Decision {
         cluster: ClusterId,
         /// The instances.
         reservations: Vec<Reservation>,
-        /// Instances whose place they take at once (their hosts are lost).
-        retire: Vec<InstanceId>,
+        /// Instances whose place they take at once.
+        retire: Vec<Replaced>,
         /// The operation this begins.
         operation: NewOperation,
     },
@@ -136,6 +156,11 @@ pub enum Decision {
     DropTasks {
         /// The steps.
         tasks: Vec<TaskId>,
+    },
+    /// Every group of the cluster has an owner of its slots or tables and serves: from now on nothing of it is expendable.
+    Formed {
+        /// The cluster.
+        cluster: ClusterId,
     },
     /// The cluster is whole as its spec wants it.
     Satisfied {

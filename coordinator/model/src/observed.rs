@@ -63,6 +63,15 @@ pub struct MemberReport {
     pub engine: Option<Report>,
     /// Generation of the guest config in force.
     pub config_generation: u64,
+    /// Since when its machine or its engine is reported as failed, without a break, as far as this leader heard.
+    pub failed_since: Option<Timestamp>,
+}
+
+impl MemberReport {
+    /// Whether the machine or the engine says that it cannot run.
+    pub fn failed(&self) -> bool {
+        self.machine == v1::MachineState::Failed || self.engine_state == v1::EngineState::Failed
+    }
 }
 
 impl Observed {

@@ -60,6 +60,8 @@ impl State {
     pub const EVENTS_KEPT: usize = 2_000;
     /// Ended operations kept.
     pub const OPERATIONS_KEPT: usize = 1_000;
+    /// Ended tasks kept of one step of one instance.
+    pub const TRIES_KEPT: usize = 8;
     /// The first VNI given to a subnet; lower ones are left to the datacenter.
     pub const FIRST_VNI: u32 = 4_096;
 

@@ -7,7 +7,7 @@ use shardplane_proto::ids::{ClusterId, InstanceId, ResourceId};
 
 use super::Step;
 use crate::{
-    command::{Applied, Decision, NewOperation, NewTask, Reservation},
+    command::{Applied, Decision, NewOperation, NewTask, Replaced, ReplaceCause, Reservation},
     engine::ClusterSpec,
     refusal::Refusal,
     resource::{ChangeKind, Outcome},
@@ -22,6 +22,7 @@ impl Step<'_> {
             }
             Decision::Retire { cluster, instances, cause } => {
                 self.known(*cluster)?;
+                self.not_the_last(*cluster, instances)?;
                 self.retire(*cluster, instances, cause);
                 Ok(Applied::Changed)
             }
@@ -36,6 +37,7 @@ impl Step<'_> {
                     .count();
                 Ok(if changed > 0 { Applied::Changed } else { Applied::Unchanged })
             }
+            Decision::Formed { cluster } => self.formed(*cluster),
             Decision::Satisfied { cluster } => self.satisfied(*cluster),
             Decision::Fail { cluster, message } => self.fail(*cluster, message),
             Decision::Remove { cluster } => self.remove(*cluster),
@@ -80,7 +82,7 @@ impl Step<'_> {
         &mut self,
         cluster: ClusterId,
         reservations: &[Reservation],
-        retire: &[InstanceId],
+        retire: &[Replaced],
         operation: &NewOperation,
     ) -> Result<Applied, Refusal> {
         let spec = self.known(cluster)?;
@@ -104,9 +106,19 @@ impl Step<'_> {
         cluster: ClusterId,
         spec: &ClusterSpec,
         reservations: &[Reservation],
-        retire: &[InstanceId],
+        retire: &[Replaced],
     ) -> Result<(), Refusal> {
-        self.retire(cluster, retire, "its host was lost");
+        for Replaced { instance, cause } in retire {
+            let host = self.state.instances.get(instance).and_then(|i| self.state.hosts.get(&i.host));
+            let why = match cause {
+                ReplaceCause::HostLost if host.is_some_and(|host| host.presence == Presence::Present) => {
+                    return Err(Refusal::outdated(format!("the host of instance {instance} is back")));
+                }
+                ReplaceCause::HostLost => "its host was lost",
+                ReplaceCause::CannotRun => "its host could not run it",
+            };
+            self.retire(cluster, &[*instance], why);
+        }
         for reservation in reservations {
             let instance = &reservation.instance;
             fits(self.state, cluster, reservation)?;
@@ -213,15 +225,36 @@ impl Step<'_> {
         Ok(if started { Applied::Changed } else { Applied::Unchanged })
     }
 
+    /// A group keeps at least one member that is wanted and on a present host.
+    fn not_the_last(&self, cluster: ClusterId, leaving: &[InstanceId]) -> Result<(), Refusal> {
+        for instance in leaving.iter().filter_map(|id| self.state.instances.get(id)) {
+            let stays = self.state.instances_of(cluster).any(|other| {
+                other.group == instance.group && other.wanted() && !leaving.contains(&other.id)
+            });
+            if !stays {
+                return Err(Refusal::outdated(format!("instance {} is the last of its shard", instance.id)));
+            }
+        }
+        Ok(())
+    }
+
+    fn formed(&mut self, id: ClusterId) -> Result<Applied, Refusal> {
+        self.known(id)?;
+        let Some(cluster) = self.state.clusters.get_mut(&id).filter(|cluster| !cluster.formed) else {
+            return Ok(Applied::Unchanged);
+        };
+        cluster.formed = true;
+        self.event(Severity::Normal, "Formed", format!("cluster/{id}"), "every shard serves its slots".to_owned());
+        Ok(Applied::Changed)
+    }
+
     fn satisfied(&mut self, id: ClusterId) -> Result<Applied, Refusal> {
         self.known(id)?;
         let Some(cluster) = self.state.clusters.get_mut(&id) else { return Ok(Applied::Unchanged) };
-        let first = !cluster.formed;
         cluster.formed = true;
         self.settle(id.into(), &Outcome::Done);
         self.end_operations(id, None);
-        let message = if first { "the cluster is formed and whole" } else { "the change is carried out" };
-        self.event(Severity::Normal, "Stable", format!("cluster/{id}"), message.to_owned());
+        self.event(Severity::Normal, "Stable", format!("cluster/{id}"), "the cluster is whole as its spec wants it".to_owned());
         Ok(Applied::Changed)
     }
 

@@ -11,9 +11,9 @@ use shardplane_proto::ids::{ClusterId, Generation, HostId, InstanceId, RequestId
 
 use crate::{
     command::{Applied, Command, Delete, Entry, Put},
-    refusal::Refusal,
+    refusal::{Refusal, RefusalCode},
     resource::{Change, ChangeKind, Outcome, Resource, Spec},
-    state::{Cluster, Event, Intent, Request, Severity, State, TaskState},
+    state::{Cluster, Event, Intent, Presence, Request, Severity, State, TaskState},
     validate,
 };
 
@@ -48,6 +48,7 @@ impl Step<'_> {
             Command::Delete(delete) => self.delete(delete),
             Command::Decide(decision) => self.decide(decision),
             Command::Notice(notice) => Ok(self.notice(notice)),
+            Command::ForgetHost(host) => self.forget_host(*host),
             Command::AddToken(token) => {
                 self.state.tokens.insert(token.id, token.clone());
                 Ok(Applied::Changed)
@@ -223,11 +224,49 @@ impl Step<'_> {
         };
         task.state = to;
         task.ended = Some(now);
-        let instance = task.instance;
+        let (instance, payload) = (task.instance, task.payload.clone());
         if let Some(instance) = self.state.instances.get(&instance) {
             self.touched.insert(instance.host);
         }
+        // A step that fails for days keeps its last tries, not all.
+        let same = |task: &&crate::state::Task| {
+            task.instance == instance && task.payload == payload && task.state != TaskState::Running
+        };
+        let ended: Vec<_> = self.state.tasks.values().filter(same).map(|task| (task.id, task.operation)).collect();
+        for (old, operation) in ended.iter().rev().skip(State::TRIES_KEPT) {
+            self.state.tasks.remove(old);
+            if let Some(operation) = self.state.operations.get_mut(operation) {
+                operation.tasks.retain(|task| task != old);
+            }
+        }
         Applied::Changed
+    }
+
+    /// A lost host that never returns: what it might still hold counts as gone, and its record goes.
+    fn forget_host(&mut self, id: HostId) -> Result<Applied, Refusal> {
+        let Some(host) = self.state.hosts.get(&id).cloned() else {
+            return Err(Refusal::new(RefusalCode::NotFound, format!("there is no host {id}")));
+        };
+        if host.presence == Presence::Present {
+            let text = format!("host {} is not lost; only a host that was declared lost can be forgotten", host.facts.name);
+            return Err(Refusal::new(RefusalCode::BadData, text));
+        }
+        let on_it = || self.state.instances.values().filter(|i| i.host == id);
+        if let Some(wanted) = on_it().find(|i| i.wanted()) {
+            let text = format!(
+                "host {} may hold the only copy of a shard: instance {} of cluster {} has no successor; delete the cluster or bring the host back",
+                host.facts.name, wanted.id, wanted.cluster
+            );
+            return Err(Refusal::new(RefusalCode::BadData, text));
+        }
+        let leaving: Vec<InstanceId> = on_it().map(|i| i.id).collect();
+        for instance in leaving {
+            self.gone(instance, id);
+        }
+        self.state.hosts.remove(&id);
+        let message = format!("host {} was forgotten by an operator", host.facts.name);
+        self.event(Severity::Warning, "HostForgotten", format!("host/{id}"), message);
+        Ok(Applied::Changed)
     }
 
     /// Every host that carries an instance in a network of this cluster is told anew.

@@ -1,7 +1,7 @@
 //! Applying facts. In: what hosts and engines said. Out: the state that remembers it; a fact is never refused, at most it is old
 //! news.
 
-use shardplane_proto::ids::{Generation, HostId, InstanceId};
+use shardplane_proto::ids::{Generation, HostId, InstanceId, ResourceId};
 
 use super::Step;
 use crate::{
@@ -70,7 +70,29 @@ impl Step<'_> {
         }
         self.touched.insert(id);
         self.state.hosts.insert(id, Host { facts: facts.clone(), presence: Presence::Present, ..host });
+        self.repoint_images(id, facts);
         Applied::Changed
+    }
+
+    /// An image that was built anew under its version replaces the old one at the next start of its machines.
+    fn repoint_images(&mut self, host: HostId, facts: &HostFacts) {
+        let here: Vec<_> = self.state.instances.values().filter(|i| i.host == host && i.wanted()).cloned().collect();
+        for mut instance in here {
+            if facts.images.iter().any(|image| image.digest == instance.image_digest) {
+                continue;
+            }
+            let cluster = self.state.clusters.get(&instance.cluster);
+            let resource = self.state.resources.get(&ResourceId::from(instance.cluster));
+            let (Some(cluster), Some(spec)) = (cluster, resource.and_then(|resource| resource.cluster_spec())) else {
+                continue;
+            };
+            let (engine, version) = (cluster.engine.name(), spec.needs().version);
+            let image = facts.images.iter().find(|image| image.engine == engine && image.version == version);
+            if let Some(image) = image {
+                instance.image_digest.clone_from(&image.digest);
+                self.state.instances.insert(instance.id, instance);
+            }
+        }
     }
 
     fn engine(&mut self, id: InstanceId, fact: &Fact) -> Applied {
@@ -81,6 +103,13 @@ impl Step<'_> {
             return Applied::Unchanged;
         }
         let (cluster, group) = (instance.cluster, instance.group);
+        // What a member's guest is told depends on whether another is the primary.
+        if before.as_ref().is_some_and(|before| before.claims_primary()) != fact.claims_primary() {
+            if let Some(cluster) = self.state.clusters.get_mut(&cluster) {
+                cluster.config_generation = Generation(self.index);
+            }
+            self.touch_cluster(cluster);
+        }
         let formed = self.state.clusters.get(&cluster).is_some_and(|cluster| cluster.formed);
         if formed && fact.claims_primary() && !before.is_some_and(|before| before.claims_primary()) {
             let message = format!("instance {id} is now a primary of shard {group}");
@@ -90,7 +119,7 @@ impl Step<'_> {
     }
 
     /// A retiring instance is proved gone: its place and, after a rest, its address are free.
-    fn gone(&mut self, id: InstanceId, host: HostId) -> Applied {
+    pub(super) fn gone(&mut self, id: InstanceId, host: HostId) -> Applied {
         let now = self.state.now;
         let Some(instance) = self.state.instances.get(&id).filter(|i| i.host == host && !i.wanted()).cloned()
         else {

@@ -158,7 +158,7 @@ impl Turn<'_, '_, '_> {
             let verdict = match self.view.peers_about(member.instance.id) {
                 // Nothing of a cluster that was never whole is worth waiting for.
                 PeerVerdict::Unknown if !self.view.cluster.formed => PeerVerdict::Failed,
-                verdict => verdict,
+                verdict @ (PeerVerdict::Alive | PeerVerdict::Failed | PeerVerdict::Unknown) => verdict,
             };
             let what = format!("instance {} on lost host {host}", member.instance.id);
             match verdict {

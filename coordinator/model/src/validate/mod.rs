@@ -201,6 +201,7 @@ fn violations(
             ));
         }
         (Some(Spec::Cluster(_)), Spec::Cluster(new)) if never_was(state, id) => {
+            wrong.extend(one_vpc(state, new));
             wrong.extend(new.check_create(&state.settings))
         }
         (Some(Spec::Cluster(old)), Spec::Cluster(new)) => {
