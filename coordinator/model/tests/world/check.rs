@@ -24,7 +24,11 @@ pub fn placed_well(state: &State, observed: &Observed, plan: &Plan, now: u64) {
         let Decision::Place { cluster, reservations, retire, .. } = decision else { continue };
         let version = match &state.resources[&ResourceId::from(*cluster)].spec {
             Spec::Cluster(spec) => spec.needs().version,
-            other => panic!("{other:?} is placed"),
+            other @ (Spec::Folder
+            | Spec::HostingProvider
+            | Spec::Vpc { .. }
+            | Spec::VpcSubnet { .. }
+            | Spec::ParametersSet { .. }) => panic!("{other:?} is placed"),
         };
         let mut members: Vec<(GroupId, HostId)> = state
             .instances_of(*cluster)
