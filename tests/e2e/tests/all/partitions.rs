@@ -4,12 +4,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use shardplane_e2e::{Cluster, Shape, engine, measured, on_stage};
+use shardplane_e2e::{Cluster, Shape, measured, on_stage};
 use shardplane_harness::{Cut, World, WorldOptions, wait_until};
 
 use crate::{
     REPAIR, SOON,
-    story::{failover, nothing_lost, writer},
+    story::{failover, nothing_lost, stepped_down, writer},
 };
 
 const LOST_AFTER_S: u32 = 8;
@@ -76,9 +76,7 @@ fn from_peers(world: &World, cluster: &Cluster<'_>) -> Result<()> {
     world.heal_host(primary.host)?;
     result?;
     measured("host's peers back: whole again", cluster.wait_whole(SOON)?);
-    let (now, old) = cluster.pair(1)?;
-    ensure!((now.id, old.id) == (replica.id, primary.id.clone()), "the old primary is no replica");
-    ensure!(engine::role(&mut client, &primary.endpoint)? == "slave", "the old primary does not follow");
+    stepped_down(cluster, &primary)?;
     ensure!(cluster.wait_agreed(SOON)? == before, "a node id changed");
     nothing_lost(cluster, inside)?;
     nothing_lost(cluster, writer)

@@ -75,3 +75,16 @@ pub fn reborn(
     measured(format!("{what}: whole again"), start.elapsed());
     Ok(())
 }
+
+/// Checks that a primary of the past is a replica, or became a primary again since because spread asked for it.
+pub fn stepped_down(cluster: &Cluster<'_>, old: &Instance) -> Result<()> {
+    cluster.wait_agreed(SOON)?;
+    cluster.wait_whole(SOON)?;
+    let (primary, _) = cluster.pair(old.shard)?;
+    let back = format!("switch over to {}", old.id);
+    let operations = cluster.api.items("operations", &cluster.id)?;
+    let steps = operations.iter().filter_map(|operation| operation["steps"].as_array()).flatten();
+    let ordered = steps.into_iter().any(|step| step["name"] == back.as_str());
+    ensure!(primary.id != old.id || ordered, "the old primary is the primary: {primary:?}; {operations:?}");
+    Ok(())
+}
