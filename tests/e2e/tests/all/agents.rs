@@ -1,9 +1,10 @@
 //! The agent of a host dies and forgets. What runs goes on, is adopted once, is swept when nobody wants it, and is never stopped
 //! for the agent's own loss of memory.
 
-use std::{collections::BTreeMap, fs, time::Duration};
+use std::{collections::BTreeMap, fs, process::Command, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 use shardplane_e2e::{Cluster, Instance, Inventory, Shape, lib_dir, measured, on_stage, process};
 use shardplane_harness::{World, WorldOptions, wait_until};
 
@@ -67,14 +68,30 @@ fn adopted(world: &World, cluster: &Cluster<'_>) -> Result<()> {
     nothing_lost(cluster, writer)
 }
 
-/// HOST-1: a machine dies while its agent is away. The agent trusts no bare number.
+/// HOST-1: a machine dies while its agent is away, and its pid is that of somebody else when the agent is back.
 fn stranger_untouched(world: &World, cluster: &Cluster<'_>) -> Result<()> {
     let instance = busiest(cluster)?;
     world.kill_agent(instance.host)?;
     let dead = process::init_of(&instance.id)?;
     process::murder(dead)?;
-    world.start_agent(instance.host)?;
-    reborn(cluster, &instance, process::init_of, dead, "machine died without its agent")
+    let mut stranger = Command::new("sleep").arg("300").spawn().context("cannot start a stranger")?;
+    let ledger = lib_dir(world).join(format!("h{}/ledger.json", instance.host));
+    let mut contents: Value = serde_json::from_slice(&fs::read(&ledger)?)?;
+    let pid = &mut contents["machines"][&instance.id]["run"]["process"]["pid"];
+    let recorded = pid.as_i64() == Some(i64::from(dead));
+    *pid = stranger.id().into();
+    let result =
+        fs::write(&ledger, contents.to_string()).context("cannot change the ledger").and_then(|()| {
+            world.start_agent(instance.host)?;
+            reborn(cluster, &instance, process::init_of, dead, "machine died without its agent")
+        });
+    let alive = stranger.try_wait()?.is_none();
+    stranger.kill()?;
+    stranger.wait()?;
+    result?;
+    ensure!(recorded, "the ledger recorded another pid than {dead}");
+    ensure!(alive, "the agent killed the stranger that has the pid of its machine");
+    Ok(())
 }
 
 fn ledger_lost(world: &World, cluster: &Cluster<'_>) -> Result<()> {

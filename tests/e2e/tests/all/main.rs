@@ -9,6 +9,7 @@ mod deaths;
 mod footprint;
 mod growth;
 mod hosts;
+mod interrupted;
 mod leaders;
 mod partitions;
 mod passwords;
