@@ -32,7 +32,7 @@ pub fn placed_well(state: &State, observed: &Observed, plan: &Plan, now: u64) {
         };
         let mut members: Vec<(GroupId, HostId)> = state
             .instances_of(*cluster)
-            .filter(|i| i.wanted() && !retire.contains(&i.id))
+            .filter(|i| i.wanted() && !retire.iter().any(|replaced| replaced.instance == i.id))
             .map(|i| (i.group, i.host))
             .collect();
         for reservation in reservations {

@@ -178,6 +178,7 @@ impl SimHost {
                 engine_message: String::new(),
                 engine: engine.and_then(|bytes| -> Option<Report> { EngineKind::Valkey.read_report(&bytes) }),
                 config_generation: 0,
+                failed_since: None,
             };
             (*id, said)
         };

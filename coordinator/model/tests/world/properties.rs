@@ -119,7 +119,7 @@ fn cause(world: &mut World, event: Event, known: &mut Vec<(ResourceId, usize, i3
         }
         Event::Create(..) if known.len() > 2 => {}
         Event::Create(shards, replicas) => {
-            let id = world.create(1000 * (1 + known.len() as u128), shards, replicas);
+            let id = world.create(1000 * u128::from(world.leader.index), shards, replicas);
             known.push((id, shards, replicas));
         }
         Event::Grow(which) => {
