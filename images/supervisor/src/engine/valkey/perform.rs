@@ -94,15 +94,19 @@ async fn replicate(connection: &mut MultiplexedConnection, task: &Replicate) -> 
         return Ok(());
     }
     let keys: u64 = redis::cmd("DBSIZE").query_async(connection).await.map_err(engine_error)?;
-    if !own.slots.is_empty() || keys > 0 {
-        let text = format!(
-            "node {} has {} slot ranges and {keys} keys; it would lose them as a replica",
-            own.id,
-            own.slots.len()
-        );
-        return Err(EngineError::Refused(text));
-    }
+    nothing_to_lose(&own, keys)?;
     run(connection, cluster("REPLICATE").arg(&task.primary_node_id)).await
+}
+
+/// Refused for a primary with slots or keys. A replica's keys are a copy, which the engine replaces.
+fn nothing_to_lose(own: &Node, keys: u64) -> Result<(), EngineError> {
+    let (id, ranges) = (&own.id, own.slots.len());
+    if own.is("slave") || (ranges == 0 && keys == 0) {
+        return Ok(());
+    }
+    Err(EngineError::Refused(format!(
+        "node {id} has {ranges} slot ranges and {keys} keys; it would lose them as a replica"
+    )))
 }
 
 async fn forget(connection: &mut MultiplexedConnection, task: &Forget) -> Result<(), EngineError> {
@@ -193,6 +197,16 @@ mod tests {
         assert!(missing_slots(&replica, &task).unwrap_err().to_string().contains("replica"));
         let beyond = AssignSlots { end: 16_384, ..task };
         assert!(missing_slots(&replica, &beyond).unwrap_err().to_string().contains("no range"));
+    }
+
+    #[test]
+    fn only_a_primary_has_something_to_lose() {
+        let primary = |slots: &str| node(&format!("myself,master - 0 0 0 connected {slots}"));
+        assert!(nothing_to_lose(&primary(""), 0).is_ok());
+        assert!(nothing_to_lose(&primary(""), 1).unwrap_err().to_string().contains("1 keys"));
+        assert!(nothing_to_lose(&primary("0-9"), 0).unwrap_err().to_string().contains("1 slot ranges"));
+        let replica = node("myself,slave 0245661d4bf70a334e7ccc0054180439e256ba57 0 0 0 connected");
+        assert!(nothing_to_lose(&replica, 1_000).is_ok());
     }
 
     #[test]
