@@ -7,6 +7,8 @@ use std::time::Duration;
 use shardplane_proto::v1::EngineState;
 use tokio::time::Instant;
 
+use crate::engine::Hold;
+
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// An engine that was up for so long starts its pauses over.
@@ -17,10 +19,10 @@ const STEADY: Duration = Duration::from_secs(60);
 pub enum Phase {
     /// No config yet.
     Waiting,
-    /// The start is held back until then.
+    /// The start is held back.
     Holding {
-        /// When it is over.
-        until: Instant,
+        /// When it is over; None: when a newer config lifts it.
+        until: Option<Instant>,
         /// For people.
         why: String,
     },
@@ -61,7 +63,8 @@ impl Phase {
     /// When time alone ends this state.
     pub fn deadline(&self) -> Option<Instant> {
         match self {
-            Self::Holding { until, .. } | Self::Pausing { until, .. } => Some(*until),
+            Self::Holding { until, .. } => *until,
+            Self::Pausing { until, .. } => Some(*until),
             Self::Stopping { kill_at } => Some(*kill_at),
             Self::Waiting | Self::Starting | Self::Running | Self::Stopped => None,
         }
@@ -86,9 +89,32 @@ impl Pauses {
     }
 }
 
-/// Until when a start is held. The hold counts from the last moment the engine could have spoken: its end, or the boot.
-pub fn hold_until(hold: Option<Duration>, last_alive: Instant, now: Instant) -> Option<Instant> {
-    hold.map(|hold| last_alive + hold).filter(|until| *until > now)
+/// The phase of a start that is held; None when the hold is over. It counts from the last moment the engine could have
+/// spoken: its end, or the boot.
+pub fn holding(hold: Hold, last_alive: Instant, now: Instant) -> Option<Phase> {
+    let until = hold.length.map(|length| last_alive + length);
+    let over = until.is_some_and(|until| until <= now);
+    (!over).then(|| Phase::Holding { until, why: hold.why.to_owned() })
+}
+
+/// An engine that was silent for so long hangs.
+const HUNG_AFTER: Duration = Duration::from_secs(10);
+
+/// Some when a running engine hangs: for how long it was silent, in tens of seconds, so that the host is not told anew every
+/// second.
+pub fn hung_for(phase: &Phase, answered: Instant, now: Instant) -> Option<Duration> {
+    let silent = now.saturating_duration_since(answered);
+    let tens = Duration::from_secs(silent.as_secs() / 10 * 10);
+    match phase {
+        Phase::Running if silent >= HUNG_AFTER => Some(tens),
+        Phase::Running
+        | Phase::Waiting
+        | Phase::Holding { .. }
+        | Phase::Starting
+        | Phase::Pausing { .. }
+        | Phase::Stopping { .. }
+        | Phase::Stopped => None,
+    }
 }
 
 /// Deadline of an orderly stop when the host or a signal names none.
@@ -124,13 +150,30 @@ mod tests {
     #[test]
     fn a_hold_counts_from_the_last_sign_of_life() {
         let died = Instant::now();
-        let hold = Some(Duration::from_secs(15));
-        assert_eq!(
-            hold_until(hold, died, died + Duration::from_secs(1)),
-            Some(died + Duration::from_secs(15))
-        );
-        assert_eq!(hold_until(hold, died, died + Duration::from_secs(15)), None);
-        assert_eq!(hold_until(None, died, died), None);
+        let length = Duration::from_secs(15);
+        let hold = Hold { length: Some(length), why: "older" };
+        let held = holding(hold.clone(), died, died + Duration::from_secs(1)).unwrap();
+        assert_eq!(held.deadline(), Some(died + length));
+        assert_eq!(holding(hold, died, died + length), None);
+    }
+
+    #[test]
+    fn a_hold_without_an_end_has_no_deadline() {
+        let died = Instant::now();
+        let hold = Hold { length: None, why: "empty" };
+        let held = holding(hold, died, died + Duration::from_secs(1_000_000)).unwrap();
+        assert_eq!((held.state(), held.deadline()), (EngineState::Holding, None));
+    }
+
+    #[test]
+    fn only_a_running_engine_hangs_and_after_ten_seconds() {
+        let answered = Instant::now();
+        let after =
+            |phase: &Phase, seconds| hung_for(phase, answered, answered + Duration::from_secs(seconds));
+        assert_eq!(after(&Phase::Running, 9), None);
+        assert_eq!(after(&Phase::Running, 10), Some(Duration::from_secs(10)));
+        assert_eq!(after(&Phase::Running, 29), Some(Duration::from_secs(20)));
+        assert_eq!(after(&Phase::Starting, 99), None, "it may load for long");
     }
 
     #[test]

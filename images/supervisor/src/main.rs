@@ -5,6 +5,7 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
+mod bounded;
 mod engine;
 mod engine_log;
 mod host_link;

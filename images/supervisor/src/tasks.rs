@@ -7,6 +7,8 @@ use std::{collections::VecDeque, time::Duration};
 use shardplane_proto::v1::{GuestTask, TaskOutcome};
 use tokio::time::Instant;
 
+use crate::bounded::bounded;
+
 const KEPT_OUTCOMES: usize = 256;
 const MAX_WAITING: usize = 64;
 
@@ -89,12 +91,13 @@ impl Tasks {
 }
 
 fn failure(task_id: String, error: String) -> TaskOutcome {
-    TaskOutcome { task_id, ok: false, error }
+    TaskOutcome { task_id, ok: false, error: bounded(error) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bounded::MAX_TEXT;
 
     fn task(id: &str) -> GuestTask {
         GuestTask { task_id: id.to_owned(), payload: Vec::new() }
@@ -112,6 +115,7 @@ mod tests {
         assert_eq!(tasks.receive(task("a"), now), None, "it runs");
         let outcome = tasks.finish(Err("ERR no".into())).unwrap();
         assert_eq!((outcome.ok, outcome.error.as_str()), (false, "ERR no"));
+        assert!(failure("long".into(), "x".repeat(9999)).error.len() <= MAX_TEXT);
         assert_eq!(tasks.receive(task("a"), now), Some(outcome));
         assert_eq!(tasks.next().unwrap().task_id, "b");
         assert!(tasks.finish(Ok(())).unwrap().ok);

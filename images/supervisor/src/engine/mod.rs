@@ -38,6 +38,9 @@ pub enum EngineError {
     /// The engine answered with an error, or not at all; its own text.
     #[error("{0}")]
     Engine(String),
+    /// The engine answered that it still loads its data; its own text.
+    #[error("{0}")]
+    Loading(String),
 }
 
 /// For `map_err` on a file step.
@@ -80,11 +83,19 @@ pub struct Report {
     pub meaning: Vec<u8>,
 }
 
+/// Why a start has to wait. A newer config may lift it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hold {
+    /// So long after the last sign of life; None: until a newer config.
+    pub length: Option<Duration>,
+    /// For people.
+    pub why: &'static str,
+}
+
 /// One engine under one config.
 pub trait Engine: Send + Sync {
-    /// Writes the files the engine needs, before each start. Some: a start must wait so long after the last sign of
-    /// life, for the reason the engine documents.
-    fn prepare(&self) -> Result<Option<Duration>, EngineError>;
+    /// Writes the files the engine needs, before each start. Some: the start must wait.
+    fn prepare(&self) -> Result<Option<Hold>, EngineError>;
     /// How to start it.
     fn start(&self) -> Launch;
     /// Asks the running engine about itself. An error while it is still loading or does not answer.

@@ -131,13 +131,19 @@ impl Supervisor {
         match answer {
             Ok(report) => {
                 self.latest = Some(report);
+                self.answered = Instant::now();
                 self.silence.clear();
                 if self.phase == Phase::Starting {
                     tracing::info!("engine answers");
                     self.phase = Phase::Running;
                 }
             }
-            Err(error) => {
+            Err(EngineError::Loading(text)) => {
+                self.latest = None;
+                self.answered = Instant::now();
+                self.silence = format!("{} loads its data: {text}", self.image.engine);
+            }
+            Err(error @ (EngineError::Refused(_) | EngineError::File { .. } | EngineError::Engine(_))) => {
                 self.latest = None;
                 self.silence = format!("{} does not answer: {error}", self.image.engine);
             }

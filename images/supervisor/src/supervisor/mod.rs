@@ -56,6 +56,8 @@ pub struct Supervisor {
     applying: bool,
     tasks: Tasks,
     latest: Option<Report>,
+    /// When the engine answered last.
+    answered: Instant,
     /// Why the engine does not answer.
     silence: String,
     /// Why the newest config is not in force.
@@ -82,6 +84,7 @@ impl Supervisor {
             applying: false,
             tasks: Tasks::default(),
             latest: None,
+            answered: Instant::now(),
             silence: String::new(),
             refusal: String::new(),
             sent: None,
@@ -134,15 +137,16 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Starts the engine under the newest config, or says until when it is held.
+    /// Starts the engine under the newest config, or says why it is held.
     async fn attempt(&mut self) {
         self.refusal.clear();
         match self.try_start().await {
-            Ok(Some(until)) => {
-                let why = "this node was a primary: its replicas get the time to take over before it starts"
-                    .to_owned();
-                tracing::info!(seconds = (until - Instant::now()).as_secs_f32(), "start held: {why}");
-                self.phase = Phase::Holding { until, why };
+            Ok(Some(held)) => {
+                if let Phase::Holding { until, why } = &held {
+                    let seconds = until.map(|until| (until - Instant::now()).as_secs_f32());
+                    tracing::info!(seconds, "start held: {why}");
+                }
+                self.phase = held;
             }
             Ok(None) => {
                 self.phase = Phase::Starting;
@@ -156,7 +160,8 @@ impl Supervisor {
         }
     }
 
-    async fn try_start(&mut self) -> Result<Option<Instant>, EngineError> {
+    /// Some: the start is held.
+    async fn try_start(&mut self) -> Result<Option<Phase>, EngineError> {
         let Some(config) = &self.wanted else {
             return Err(EngineError::Refused("there is no config".to_owned()));
         };
@@ -164,8 +169,9 @@ impl Supervisor {
         let engine = engine::open(&self.image.engine, config)?;
         self.ensure_nic().await?;
         let hold = engine.prepare()?;
-        if let Some(until) = lifecycle::hold_until(hold, self.last_alive, Instant::now()) {
-            return Ok(Some(until));
+        let held = hold.and_then(|hold| lifecycle::holding(hold, self.last_alive, Instant::now()));
+        if held.is_some() {
+            return Ok(held);
         }
         let process = process::start(&engine.start())?;
         self.starts += 1;

@@ -2,11 +2,15 @@
 //!
 //! In: the supervisor's state. Out: messages on the queue of the current connection. Called by `run` and by the parent.
 
-use shardplane_proto::v1::{FromGuest, GuestReport, TaskOutcome, from_guest::Body};
-use tokio::sync::mpsc::Sender;
+use shardplane_proto::v1::{EngineState, FromGuest, GuestReport, TaskOutcome, from_guest::Body};
+use tokio::{sync::mpsc::Sender, time::Instant};
 
 use super::Supervisor;
-use crate::{lifecycle::Phase, run::message};
+use crate::{
+    bounded::bounded,
+    lifecycle::{self, Phase},
+    run::message,
+};
 
 impl Supervisor {
     /// A new connection: hello, the current report, and every outcome the host may have missed.
@@ -25,10 +29,31 @@ impl Supervisor {
     }
 
     fn report(&self) -> GuestReport {
-        let message = match &self.phase {
+        let hung = lifecycle::hung_for(&self.phase, self.answered, Instant::now());
+        let (state, message) = match hung {
+            Some(silent) => {
+                let (engine, seconds) = (&self.image.engine, silent.as_secs());
+                let why = format!(
+                    "{engine} does not answer for {seconds} s; it is not restarted, as it may still hold data"
+                );
+                (EngineState::Failed, why)
+            }
+            None => (self.phase.state(), self.message()),
+        };
+        GuestReport {
+            state: state.into(),
+            message: bounded(message),
+            engine_report: self.latest.as_ref().map(|report| report.message.clone()).unwrap_or_default(),
+            engine_starts: self.starts,
+            config_generation: self.in_force.as_ref().map_or(0, |in_force| in_force.generation),
+        }
+    }
+
+    fn message(&self) -> String {
+        match &self.phase {
             Phase::Waiting => "no config yet".to_owned(),
             Phase::Holding { why, .. } | Phase::Pausing { why, .. } => why.clone(),
-            Phase::Stopping { .. } => "stopping".to_owned(),
+            Phase::Stopping { .. } => format!("{} was asked to end and is stopping", self.image.engine),
             Phase::Stopped => "stopped".to_owned(),
             Phase::Starting | Phase::Running => [&self.silence, &self.refusal]
                 .into_iter()
@@ -36,13 +61,6 @@ impl Supervisor {
                 .cloned()
                 .collect::<Vec<_>>()
                 .join("; "),
-        };
-        GuestReport {
-            state: self.phase.state().into(),
-            message,
-            engine_report: self.latest.as_ref().map(|report| report.message.clone()).unwrap_or_default(),
-            engine_starts: self.starts,
-            config_generation: self.in_force.as_ref().map_or(0, |in_force| in_force.generation),
         }
     }
 

@@ -156,6 +156,8 @@ impl Guest {
             ],
             has_replicas: true,
             node_timeout_ms: 2000,
+            persistent: true,
+            yield_primary: false,
         };
         change(&mut engine);
         let nic = GuestNic {

@@ -6,8 +6,12 @@
 
 use std::{path::PathBuf, process::Command};
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use shardplane_proto::v1::{
-    EngineState, ValkeyAddress, ValkeyDirective,
+    EngineState, GuestStop, ValkeyAddress, ValkeyConfig, ValkeyDirective, to_guest,
     valkey_task::{AssignSlots, Failover, Forget, Meet, Replicate, Step},
 };
 
@@ -45,6 +49,10 @@ fn isolated(name: &str, test: impl AsyncFnOnce(PathBuf)) {
     ip("link set br0 up");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(test(image));
+}
+
+fn signal(pid: i32, signal: Signal) {
+    kill(Pid::from_raw(pid), signal).unwrap();
 }
 
 fn directive(name: &str, value: &str) -> ValkeyDirective {
@@ -128,7 +136,7 @@ fn a_cluster_forms_fails_over_and_forgets() {
         // A primary whose engine dies is held back, and its replica wins.
         let pid = until("the engine's pid", || d.engine_pid()).await;
         let seen = d.said.lock().unwrap().reports.len();
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
+        signal(pid, Signal::SIGKILL);
         let died = std::time::Instant::now();
         let failed = until("the report of the engine's end", || {
             d.said.lock().unwrap().reports[seen..].iter().find(|r| r.state() == EngineState::Failed).cloned()
@@ -144,6 +152,15 @@ fn a_cluster_forms_fails_over_and_forgets() {
         assert!(died.elapsed().as_secs() >= 9, "held for two node timeouts and 5 s");
         assert_eq!(back.engine_starts, 2);
         d.engine("the replica's role", |r| r.role == "slave" && r.link_up && r.keys == 1).await;
+
+        // A replica with keys can be given another primary, and comes back to the first.
+        for (id, primary, keys) in [("away", &ids[1], 0), ("back", &ids[0], 1)] {
+            d.perform_ok(id, Step::Replicate(Replicate { primary_node_id: primary.clone() })).await;
+            d.engine("the other primary's data", |r| {
+                r.role == "slave" && r.link_up && r.primary_node_id == *primary && r.keys == keys
+            })
+            .await;
+        }
         let kept: String = redis::cmd("GET").arg("{3560}").query_async(&mut client(a).await).await.unwrap();
         assert_eq!(kept, "kept");
 
@@ -239,11 +256,96 @@ fn link_config_and_restart() {
         let mut guest = guest;
         let pid1 =
             std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", guest.launcher.id())).unwrap();
-        let pid1 = nix::unistd::Pid::from_raw(pid1.trim().parse().unwrap());
-        nix::sys::signal::kill(pid1, nix::sys::signal::Signal::SIGTERM).unwrap();
+        signal(pid1.trim().parse().unwrap(), Signal::SIGTERM);
         let status = until("the end of the guest", || guest.launcher.try_wait().unwrap()).await;
         assert!(status.success());
         let log = std::fs::read_to_string(dir.path().join("data/log/valkey.log")).unwrap();
         assert!(log.contains("ready to exit") && !log.contains(PASSWORD));
+    });
+}
+
+/// Without a file a primary comes back empty, and would wipe its replicas.
+#[test]
+fn a_primary_that_lost_its_memory_waits_for_another() {
+    isolated("a_primary_that_lost_its_memory_waits_for_another", async |image| {
+        let dir = tempfile::tempdir().unwrap();
+        let in_memory = |config: &mut ValkeyConfig| {
+            config.directives.push(directive("appendonly", "no"));
+            config.persistent = false;
+            config.node_timeout_ms = 100;
+        };
+        let mut guests = Vec::new();
+        for number in [11, 12] {
+            let guest = Guest::boot(&image, &dir.path().join(number.to_string()), number).await;
+            until("hello", || guest.said.lock().unwrap().hellos.first().cloned()).await;
+            guest.configure(1, in_memory).await;
+            guests.push(guest);
+        }
+        let [a, b] = guests.as_slice() else { panic!() };
+        let first = a.engine("an answer", |r| r.role == "master").await.node_id;
+        b.engine("an answer", |r| r.role == "master").await;
+        a.perform_ok("assign", Step::AssignSlots(AssignSlots { start: 0, end: 16383, config_epoch: 1 }))
+            .await;
+        let peer = ValkeyAddress { ip: b.address(), port: 6379, bus_port: 16379 };
+        a.perform_ok("meet", Step::Meet(Meet { peers: vec![peer] })).await;
+        b.engine("its peer", |r| r.known_nodes == 2 && r.peers.iter().all(|p| p.connected)).await;
+        b.perform_ok("replicate", Step::Replicate(Replicate { primary_node_id: first.clone() })).await;
+        b.engine("a replica", |r| r.role == "slave" && r.link_up).await;
+        a.engine("a whole cluster", |r| r.cluster_state == "ok" && r.good_replicas == 1).await;
+        let _: () = redis::cmd("SET").arg("key").arg("kept").query_async(&mut client(a).await).await.unwrap();
+        b.engine("the key", |r| r.keys == 1).await;
+
+        let pid = until("the engine's pid", || a.engine_pid()).await;
+        signal(pid, Signal::SIGKILL);
+        let held = a.state(EngineState::Holding).await;
+        assert!(held.message.contains("in memory only"), "{}", held.message);
+        // Longer than the timed hold of 5.2 s; a report comes every second.
+        let seen = a.said.lock().unwrap().reports.len();
+        until("eight more reports", || a.said.lock().unwrap().reports.get(seen + 7).cloned()).await;
+        let held = a.state(EngineState::Holding).await;
+        assert_eq!(held.engine_starts, 1);
+        b.engine("the key still", |r| r.role == "slave" && r.keys == 1).await;
+
+        let takeover = redis::cmd("CLUSTER").arg("FAILOVER").arg("TAKEOVER").to_owned();
+        let _: () = takeover.query_async(&mut client(b).await).await.unwrap();
+        b.engine("the primary's role", |r| r.role == "master" && r.slots.len() == 1).await;
+        let yields = |config: &mut ValkeyConfig| {
+            in_memory(config);
+            config.yield_primary = true;
+        };
+        a.configure(2, yields).await;
+        a.engine("the copy of the key", |r| r.role == "slave" && r.link_up && r.keys == 1).await;
+        b.engine("the key still", |r| r.role == "master" && r.keys == 1).await;
+    });
+}
+
+#[test]
+fn an_engine_that_hangs_is_reported_and_neither_restarted_nor_waited_for() {
+    isolated("an_engine_that_hangs_is_reported_and_neither_restarted_nor_waited_for", async |image| {
+        let dir = tempfile::tempdir().unwrap();
+        let guest = Guest::boot(&image, dir.path(), 11).await;
+        until("hello", || guest.said.lock().unwrap().hellos.first().cloned()).await;
+        guest.configure(1, |_| ()).await;
+        guest.engine("an answer", |r| r.role == "master").await;
+        let pid = until("the engine's pid", || guest.engine_pid()).await;
+        signal(pid, Signal::SIGSTOP);
+        let stopped = std::time::Instant::now();
+        let hung = guest.state(EngineState::Failed).await;
+        assert!(stopped.elapsed().as_secs() >= 8, "not for a short silence");
+        assert!(hung.message.contains("does not answer for 10 s"), "{}", hung.message);
+        assert!(hung.engine_report.is_empty());
+        signal(pid, Signal::SIGCONT);
+        guest.engine("an answer again", |r| r.role == "master").await;
+        assert_eq!(guest.state(EngineState::Running).await.engine_starts, 1);
+
+        // A stop that takes its time can be seen, and ends with the kill.
+        signal(pid, Signal::SIGSTOP);
+        guest.send(to_guest::Body::Stop(GuestStop { deadline_ms: 2000 })).await;
+        until("the stop", || {
+            let said = guest.said.lock().unwrap();
+            said.reports.last().filter(|r| r.message.contains("asked to end")).map(|_| ())
+        })
+        .await;
+        guest.stop().await;
     });
 }

@@ -137,6 +137,8 @@ mod tests {
             directives: Vec::new(),
             has_replicas: true,
             node_timeout_ms: 5000,
+            persistent: true,
+            yield_primary: false,
         }
     }
 

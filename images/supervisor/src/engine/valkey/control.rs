@@ -64,7 +64,8 @@ impl Control {
 
 /// The engine's text where it has one (`ERR Unknown node …`), else what happened to the connection.
 pub fn engine_error(error: RedisError) -> EngineError {
-    EngineError::Engine(match (error.code(), error.detail()) {
+    let kind = if error.code() == Some("LOADING") { EngineError::Loading } else { EngineError::Engine };
+    kind(match (error.code(), error.detail()) {
         (Some("ResponseError"), Some(detail)) => format!("ERR {detail}"),
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         (Some(_) | None, _) => error.to_string(),

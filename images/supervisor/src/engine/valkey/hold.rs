@@ -1,24 +1,43 @@
 //! The hold rule: a primary that died gives its replicas the time to take over before it starts again.
 //!
-//! In: nodes.conf as the dead engine left it. Out: how long to wait. Pure; called by `mod` before each start.
+//! In: nodes.conf as the dead engine left it, the config. Out: how long to wait, and why. Pure; called by `mod` before each
+//! start.
 //!
 //! Why: an append-only file that is synced every second lacks up to a second of writes that the replicas have. A
-//! primary that is back before the failover would win with the older data, and its replicas would copy it.
+//! primary that is back before the failover would win with the older data, and its replicas would copy it. Without any
+//! file it would win with nothing, and no wait is long enough for that: the replicas may be cut off from each other.
 
 use std::time::Duration;
 
+use shardplane_proto::v1::ValkeyConfig;
+
 use super::parse;
+use crate::engine::Hold;
 
 /// What a failover may take beyond the timeouts: the vote's delay and its rounds.
 const VOTE: Duration = Duration::from_secs(5);
 
-/// Some when nodes.conf says that this node was a primary with slots and somebody could take over: two node timeouts
-/// (one until it is suspected, one for the majority to agree) and the vote. An empty nodes.conf is a first start.
-pub fn hold(nodes_conf: &str, has_replicas: bool, node_timeout: Duration) -> Option<Duration> {
+const OLDER: &str = "this node was a primary: its replicas get the time to take over before it starts";
+const EMPTY: &str = "this node was a primary with its data in memory only, and the data is lost: if it started now, \
+    its replicas would erase their copies. It starts when the coordinator sees another primary in its group. If none \
+    appears, look at the group's replicas: one that runs takes over with CLUSTER FAILOVER TAKEOVER. If no replica has the \
+    data any more, set the cluster's replicas to 0 and this node starts empty";
+
+/// Some when nodes.conf says that this node was a primary with slots, somebody could take over and nobody has: for two
+/// node timeouts (one until it is suspected, one for the majority to agree) and the vote, or without an end when it would
+/// come back empty. An empty nodes.conf is a first start.
+pub fn hold(nodes_conf: &str, config: &ValkeyConfig) -> Option<Hold> {
     let was_primary = parse::nodes(nodes_conf)
         .iter()
         .any(|node| node.is("myself") && node.is("master") && !node.slots.is_empty());
-    (has_replicas && was_primary).then(|| node_timeout * 2 + VOTE)
+    if !was_primary || !config.has_replicas || config.yield_primary {
+        return None;
+    }
+    let node_timeout = Duration::from_millis(config.node_timeout_ms.into());
+    Some(match config.persistent {
+        true => Hold { length: Some(node_timeout * 2 + VOTE), why: OLDER },
+        false => Hold { length: None, why: EMPTY },
+    })
 }
 
 #[cfg(test)]
@@ -35,19 +54,43 @@ vars currentEpoch 2 lastVoteEpoch 0
 453cff8be5a592c1f4aad70a87c54abcf007cd8b 127.0.0.1:7003@17003,,tls-port=0,shard-id=617006ea4ef040aea7c9811b70bdf331a4095a52 myself,slave 6e731a511d84d1a3938221280d95474aa68545ca 0 0 1 connected [100->-0245661d4bf70a334e7ccc0054180439e256ba57]
 vars currentEpoch 2 lastVoteEpoch 0
 ";
-    const TIMEOUT: Duration = Duration::from_secs(5);
+
+    fn config() -> ValkeyConfig {
+        ValkeyConfig { has_replicas: true, persistent: true, node_timeout_ms: 5000, ..Default::default() }
+    }
 
     #[test]
     fn a_primary_with_slots_and_replicas_is_held() {
-        assert_eq!(hold(PRIMARY, true, TIMEOUT), Some(Duration::from_secs(15)));
+        let held = hold(PRIMARY, &config()).unwrap();
+        assert_eq!(held.length, Some(Duration::from_secs(15)));
+    }
+
+    #[test]
+    fn one_that_comes_back_empty_is_held_without_an_end() {
+        let in_memory = ValkeyConfig { persistent: false, ..config() };
+        let held = hold(PRIMARY, &in_memory).unwrap();
+        assert_eq!(held.length, None);
+        assert!(held.why.contains("would erase their copies"), "{}", held.why);
+        assert_eq!(hold(REPLICA, &in_memory), None, "its primary has the data");
+        assert_eq!(hold("", &in_memory), None, "first start");
+        assert_eq!(hold(PRIMARY, &ValkeyConfig { has_replicas: false, ..in_memory }), None);
+    }
+
+    #[test]
+    fn another_primary_ends_either_hold() {
+        for persistent in [true, false] {
+            let config = ValkeyConfig { yield_primary: true, persistent, ..config() };
+            assert_eq!(hold(PRIMARY, &config), None);
+        }
     }
 
     #[test]
     fn nobody_else_is_held() {
-        assert_eq!(hold(PRIMARY, false, TIMEOUT), None, "nobody could take over");
-        assert_eq!(hold(REPLICA, true, TIMEOUT), None);
-        assert_eq!(hold("", true, TIMEOUT), None, "first start");
+        let alone = ValkeyConfig { has_replicas: false, ..config() };
+        assert_eq!(hold(PRIMARY, &alone), None, "nobody could take over");
+        assert_eq!(hold(REPLICA, &config()), None);
+        assert_eq!(hold("", &config()), None, "first start");
         let empty = PRIMARY.replace(" 0-8191", "");
-        assert_eq!(hold(&empty, true, TIMEOUT), None, "a migration marker is no slot");
+        assert_eq!(hold(&empty, &config()), None, "a migration marker is no slot");
     }
 }

@@ -16,7 +16,7 @@ use prost::Message as _;
 use shardplane_proto::v1::{GuestConfig, ValkeyConfig, ValkeyTask};
 
 use self::control::Control;
-use super::{ENGINE_UID, Engine, EngineError, Launch, Report, file_error};
+use super::{ENGINE_UID, Engine, EngineError, Hold, Launch, Report, file_error};
 use crate::nic;
 
 mod conf;
@@ -103,7 +103,7 @@ fn secret_line(line: &str) -> bool {
 }
 
 impl Engine for Valkey {
-    fn prepare(&self) -> Result<Option<Duration>, EngineError> {
+    fn prepare(&self) -> Result<Option<Hold>, EngineError> {
         directory(Path::new(DATA_DIR), 0o700, ENGINE_UID)?;
         directory(Path::new(LOG_DIR), 0o755, 0)?;
         self.write_conf()?;
@@ -111,8 +111,7 @@ impl Engine for Valkey {
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
             read => read.map_err(file_error("read", Path::new(NODES_CONF)))?,
         };
-        let node_timeout = Duration::from_millis(self.config.node_timeout_ms.into());
-        Ok(hold::hold(&nodes, self.config.has_replicas, node_timeout))
+        Ok(hold::hold(&nodes, &self.config))
     }
 
     fn start(&self) -> Launch {
