@@ -2,7 +2,10 @@
 //! ids from. Called by the proposer and by whoever asks the planner.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -12,26 +15,46 @@ use shardplane_model::command::Timestamp;
 #[derive(Debug, Clone)]
 pub struct Clock {
     start: Arc<(Duration, Instant)>,
+    /// Milliseconds it was set forward.
+    ahead: Arc<AtomicU64>,
 }
 
 impl Clock {
     /// A clock that shows the wall clock's time now. A wall clock before 1970 counts as 1970.
     pub fn start() -> Self {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { start: Arc::new((wall, Instant::now())) }
+        Self { start: Arc::new((wall, Instant::now())), ahead: Arc::default() }
     }
 
     /// Milliseconds since the Unix epoch.
     pub fn now(&self) -> Timestamp {
         let (wall, started) = *self.start;
         let since = wall + started.elapsed();
-        Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+        let millis = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        Timestamp(millis.saturating_add(self.ahead.load(Ordering::Relaxed)))
+    }
+
+    /// Sets the clock forward so that it shows at least `moment`: a new leader goes on where the log's stamps stand, also when
+    /// its own wall clock is behind those of earlier leaders.
+    pub fn reach(&self, moment: Timestamp) {
+        let behind = moment.since(self.now()).0;
+        self.ahead.fetch_add(behind, Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn it_can_be_set_forward_and_never_back() {
+        let clock = Clock::start();
+        let later = Timestamp(clock.now().0 + 7_200_000);
+        clock.reach(later);
+        assert!(clock.now() >= later);
+        clock.reach(Timestamp(0));
+        assert!(clock.now() >= later);
+    }
 
     #[test]
     fn it_never_goes_back_and_is_about_now() {

@@ -28,7 +28,9 @@ pub struct LogStore {
 fn standing_of(role: &Role) -> Standing {
     match role {
         Role::Leader { term } => Standing::Leads { term: *term },
-        Role::Follower { leader } => Standing::Follows { leader: leader.as_ref().map(|leader| leader.address.clone()) },
+        Role::Follower { leader } => {
+            Standing::Follows { leader: leader.as_ref().map(|leader| leader.address.clone()) }
+        }
         Role::Stopped => Standing::Stopped,
     }
 }
@@ -61,8 +63,13 @@ impl LogStore {
 }
 
 impl Store for LogStore {
-    fn propose(&self, commands: Vec<Command>) -> BoxFuture<'_, Result<Vec<Result<Applied, Refusal>>, Unavailable>> {
-        Box::pin(async move { self.raft.propose(commands).await.map_err(|error| Unavailable(error.to_string())) })
+    fn propose(
+        &self,
+        commands: Vec<Command>,
+    ) -> BoxFuture<'_, Result<Vec<Result<Applied, Refusal>>, Unavailable>> {
+        Box::pin(
+            async move { self.raft.propose(commands).await.map_err(|error| Unavailable(error.to_string())) },
+        )
     }
 
     fn read(&self) -> BoxFuture<'_, Result<State, Unavailable>> {

@@ -3,6 +3,8 @@
 //! `REWRITE_GOLDEN=1` only when the format changes on purpose.
 #![allow(clippy::unwrap_used)]
 
+#![allow(clippy::disallowed_methods, reason = "golden files are read and rewritten here; the crate itself does no I/O")]
+
 use std::{fs, path::PathBuf};
 
 use shardplane_model::{

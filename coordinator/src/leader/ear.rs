@@ -175,6 +175,8 @@ fn take(observed: &mut Observed, host: HostId, at: Timestamp, said: Said) {
     report.accepted = said.accepted;
     report.complete |= said.full;
     report.problems = said.problems;
+    let failing: BTreeMap<InstanceId, Timestamp> =
+        observed.members.iter().filter_map(|(id, member)| Some((*id, member.failed_since?))).collect();
     if said.full {
         observed.members.retain(|_, member| member.host != host);
     }
@@ -188,7 +190,9 @@ fn take(observed: &mut Observed, host: HostId, at: Timestamp, said: Said) {
         }
     }
     for (id, member) in said.members {
-        observed.members.insert(id, MemberReport { at, ..member });
+        let before = failing.get(&id).copied();
+        let failed_since = member.failed().then(|| before.unwrap_or(at));
+        observed.members.insert(id, MemberReport { at, failed_since, ..member });
     }
 }
 
@@ -208,6 +212,7 @@ mod tests {
             engine_message: String::new(),
             engine: None,
             config_generation: 0,
+            failed_since: None,
         }
     }
 

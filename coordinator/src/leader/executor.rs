@@ -4,7 +4,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use shardplane_model::{
-    command::Command,
+    command::{Applied, Command},
+    observed::Observed,
     plan::{self, Plan},
     state::{Settings, State},
     time::Timestamp,
@@ -22,6 +23,8 @@ use crate::{
 const GATHER: Duration = Duration::from_millis(50);
 /// A plan is made at least that often: what nobody announced (a silent host) is noticed by time alone.
 const AT_LEAST: Duration = Duration::from_secs(1);
+/// Commands of one proposal: far below what an entry may hold, as long as one command is not a giant.
+const PIECE: usize = 256;
 /// After a proposal that did not get through.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -33,6 +36,28 @@ pub(super) struct ForHosts {
     /// Rises, about once a second, each time a quorum confirmed that this member leads. Hosts rest their right to start machines
     /// on it, so a leader that was cut off does not keep it alive.
     pub(super) confirmed: u64,
+}
+
+/// What came of a proposal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Got {
+    /// The log has it.
+    Through {
+        /// Whether the state is another one now.
+        changed: bool,
+    },
+    /// It did not get there.
+    Stuck,
+}
+
+impl Got {
+    /// How soon to look again: a decision that changes nothing would be proposed anew at once, for ever.
+    fn pause(self) -> Duration {
+        match self {
+            Got::Through { changed: true } => Duration::ZERO,
+            Got::Through { changed: false } | Got::Stuck => PAUSE,
+        }
+    }
 }
 
 pub(super) struct Executor {
@@ -51,6 +76,7 @@ impl Executor {
             let now = role.borrow_and_update().clone();
             match now {
                 Role::Leader { term } => {
+                    self.clock.reach(self.raft.local().now);
                     self.ear.reset();
                     tracing::info!(term, "this member leads now");
                     self.lead(&mut role).await;
@@ -107,32 +133,38 @@ impl Executor {
         }
         let state = self.raft.local();
         if state.settings != self.settings {
-            return self.propose(vec![Command::Configure(self.settings.clone())]).await;
+            return self.propose(vec![Command::Configure(self.settings.clone())]).await.pause();
         }
         let observed = self.ear.observed();
         let outcomes = self.ear.outcomes();
         let notices = facts::due(&state, &observed, &outcomes);
         if !notices.is_empty() {
-            return self.propose(notices).await;
+            match self.propose(notices).await {
+                Got::Through { .. } => {}
+                Got::Stuck => return PAUSE,
+            }
         }
         self.ear.forget_outcomes(|task| outcomes.contains_key(&task));
+        // The plan sees the same observation as the notices: nothing is decided on a fact that the log does not have.
+        let state = self.raft.local();
         let now = self.clock.now();
-        let plan = self.plan(&state, now);
+        let plan = self.plan(&state, &observed, now);
         self.ear.set_waiting(plan.waiting.clone());
         self.deliver(&state, &plan);
         if !plan.propose.is_empty() {
-            return self.propose(plan.commands()).await;
+            return self.propose(plan.commands()).await.pause();
         }
         plan.again_at.map_or(AT_LEAST, |at| Duration::from_millis(at.since(now).0))
     }
 
-    fn plan(&self, state: &State, now: Timestamp) -> Plan {
+    fn plan(&self, state: &State, observed: &Observed, now: Timestamp) -> Plan {
         let mut id = || ulid::Ulid::from_parts(now.0, rand::random()).0;
-        plan::plan(state, &self.ear.observed(), now, &mut id)
+        plan::plan(state, observed, now, &mut id)
     }
 
     fn deliver(&self, state: &State, plan: &Plan) {
-        let behind: BTreeMap<_, _> = plan.deliver.iter().filter_map(|id| Some((*id, state.hosts.get(id)?.generation))).collect();
+        let behind: BTreeMap<_, _> =
+            plan.deliver.iter().filter_map(|id| Some((*id, state.hosts.get(id)?.generation))).collect();
         self.wanted.send_if_modified(|wanted| {
             let changed = !behind.is_empty() || !wanted.behind.is_empty();
             wanted.behind = behind;
@@ -140,26 +172,36 @@ impl Executor {
         });
     }
 
-    async fn propose(&self, commands: Vec<Command>) -> Duration {
-        match self.raft.propose(commands.clone()).await {
-            Ok(answers) => {
-                for (command, answer) in commands.iter().zip(answers) {
-                    if let Err(refusal) = answer {
-                        tracing::warn!(?command, %refusal, "a decision was refused by the log; planning anew");
+    /// Proposes in pieces that fit into an entry.
+    async fn propose(&self, commands: Vec<Command>) -> Got {
+        let mut changed = false;
+        for piece in commands.chunks(PIECE) {
+            match self.raft.propose(piece.to_vec()).await {
+                Ok(answers) => {
+                    for (command, answer) in piece.iter().zip(answers) {
+                        match answer {
+                            Ok(Applied::Changed | Applied::Accepted { .. }) => changed = true,
+                            Ok(Applied::Unchanged) => {}
+                            Err(refusal) => {
+                                tracing::warn!(?command, %refusal, "a decision was refused by the log; planning anew");
+                            }
+                        }
                     }
                 }
-                Duration::ZERO
-            }
-            Err(
-                error @ (ProposeError::NotLeader { .. }
-                | ProposeError::NoQuorum
-                | ProposeError::Stopped
-                | ProposeError::TooLarge { .. }
-                | ProposeError::Timeout),
-            ) => {
-                tracing::warn!(%error, "a proposal did not get through; planning anew");
-                PAUSE
+                Err(error @ ProposeError::TooLarge { .. }) => {
+                    tracing::error!(%error, "a part of the plan does not fit into an entry of the log; the rest goes on");
+                }
+                Err(
+                    error @ (ProposeError::NotLeader { .. }
+                    | ProposeError::NoQuorum
+                    | ProposeError::Stopped
+                    | ProposeError::Timeout),
+                ) => {
+                    tracing::warn!(%error, "a proposal did not get through; planning anew");
+                    return Got::Stuck;
+                }
             }
         }
+        Got::Through { changed }
     }
 }

@@ -13,7 +13,9 @@ use super::ear::Outcomes;
 pub(super) fn due(state: &State, observed: &Observed, outcomes: &Outcomes) -> Vec<Command> {
     let mut notices = Vec::new();
     for (id, member) in &observed.members {
-        let Some(instance) = state.instances.get(id).filter(|instance| instance.host == member.host) else { continue };
+        let Some(instance) = state.instances.get(id).filter(|instance| instance.host == member.host) else {
+            continue;
+        };
         let Some(fact) = member.engine.as_ref().map(|engine| engine.fact()) else { continue };
         if instance.fact.as_ref().is_none_or(|(_, known)| *known != fact) {
             notices.push(Notice::Engine { instance: *id, fact });

@@ -38,9 +38,26 @@ pub(super) enum BadMessage {
     },
 }
 
+/// Longest text of a host or guest that is kept, in bytes.
+const LONGEST_TEXT: usize = 1024;
+/// Problems of one host that are kept.
+const MOST_PROBLEMS: usize = 16;
+
+/// A text of a host or a guest, cut to [`LONGEST_TEXT`]: what they say must not fill the log.
+pub(super) fn cut(mut text: String) -> String {
+    if text.len() > LONGEST_TEXT {
+        let end = (0..=LONGEST_TEXT).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
 /// Names and labels of hosts: short, printable, one word.
 fn word(field: &'static str, given: &str, may_be_empty: bool) -> Result<String, BadMessage> {
-    let fits = given.len() <= 63 && given.bytes().all(|b| b.is_ascii_graphic()) && (may_be_empty || !given.is_empty());
+    let fits = given.len() <= 63
+        && given.bytes().all(|b| b.is_ascii_graphic())
+        && (may_be_empty || !given.is_empty());
     if fits {
         return Ok(given.to_owned());
     }
@@ -60,10 +77,16 @@ pub(super) fn hello(hello: v1::HostHello) -> Result<(HostId, HostFacts, Generati
     let mut images: Vec<Image> = hello
         .images
         .into_iter()
-        .map(|image| Image { engine: image.engine, version: image.version, digest: image.digest, size: image.size_bytes })
+        .map(|image| Image {
+            engine: image.engine,
+            version: image.version,
+            digest: image.digest,
+            size: image.size_bytes,
+        })
         .collect();
     images.sort();
-    let condition = |c: v1::HostCondition| HostCondition { name: c.r#type, status: c.status, message: c.message };
+    let condition =
+        |c: v1::HostCondition| HostCondition { name: c.r#type, status: c.status, message: c.message };
     let facts = HostFacts {
         name: word("name", &hello.name, false)?,
         rack: word("rack", &hello.rack, true)?,
@@ -90,7 +113,9 @@ pub(super) fn report(
     report: v1::HostReport,
     engine_of: impl Fn(InstanceId) -> Option<EngineKind>,
 ) -> Result<Said, BadMessage> {
-    let id = |text: &str| text.parse::<InstanceId>().map_err(|source| BadMessage::Id { field: "instance_id", source });
+    let id = |text: &str| {
+        text.parse::<InstanceId>().map_err(|source| BadMessage::Id { field: "instance_id", source })
+    };
     let mut members = Vec::new();
     for instance in report.instances {
         let machine = instance.machine();
@@ -105,11 +130,12 @@ pub(super) fn report(
                 host,
                 at: Timestamp::default(),
                 machine,
-                message: instance.message,
+                message: cut(instance.message),
                 engine_state,
-                engine_message: guest.message,
+                engine_message: cut(guest.message),
                 engine: engine.filter(|_| answers),
                 config_generation: guest.config_generation,
+                failed_since: None,
             },
         ));
     }
@@ -118,6 +144,6 @@ pub(super) fn report(
         accepted: Generation(report.accepted_generation),
         members,
         gone: report.gone.iter().map(|text| id(text)).collect::<Result<_, _>>()?,
-        problems: report.problems,
+        problems: report.problems.into_iter().take(MOST_PROBLEMS).map(cut).collect(),
     })
 }

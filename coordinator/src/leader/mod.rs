@@ -32,7 +32,8 @@ impl Leader {
     pub fn start(raft: Raft, sealer: Sealer, clock: Clock, settings: Settings) -> (Self, JoinHandle<()>) {
         let wanted = watch::channel(executor::ForHosts::default()).0;
         let ear = ear::Ear::start(clock.clone());
-        let sessions = SessionService::new(raft.clone(), sealer, clock.clone(), ear.clone(), wanted.subscribe());
+        let sessions =
+            SessionService::new(raft.clone(), sealer, clock.clone(), ear.clone(), wanted.subscribe());
         let executor = executor::Executor { raft, clock, ear: ear.clone(), wanted, settings };
         let task = tokio::spawn(executor.run());
         (Self { ear, sessions }, task)

@@ -7,7 +7,7 @@ use futures::Stream;
 use shardplane_model::{
     command::{Command, Notice},
     hostspec::host_spec,
-    state::{Scope, Sealed},
+    state::{HostFacts, Scope, Sealed},
 };
 use shardplane_proto::{
     ids::{Generation, HostId, InstanceId, ResourceId, TaskId},
@@ -74,7 +74,8 @@ impl SessionService {
             Role::Leader { term } => Ok(term),
             Role::Follower { leader } => {
                 let mut status = Status::failed_precondition("this member does not lead");
-                if let Some(address) = leader.and_then(|leader| MetadataValue::try_from(leader.address).ok()) {
+                if let Some(address) = leader.and_then(|leader| MetadataValue::try_from(leader.address).ok())
+                {
                     status.metadata_mut().insert(LEADER_ENTRY, address);
                 }
                 Err(status)
@@ -85,7 +86,8 @@ impl SessionService {
 
     fn authenticate(&self, request: &Request<Streaming<v1::FromHost>>) -> Result<(), Status> {
         let token = auth::bearer(request.metadata().as_ref());
-        let caller = auth::caller(&self.raft.local(), token).map_err(|problem| Status::unauthenticated(problem.message))?;
+        let caller = auth::caller(&self.raft.local(), token)
+            .map_err(|problem| Status::unauthenticated(problem.message))?;
         caller.needs(&[Scope::Host]).map_err(|problem| Status::permission_denied(problem.message))
     }
 }
@@ -94,7 +96,10 @@ impl SessionService {
 impl HostSession for SessionService {
     type OpenStream = Pin<Box<dyn Stream<Item = Result<v1::ToHost, Status>> + Send>>;
 
-    async fn open(&self, request: Request<Streaming<v1::FromHost>>) -> Result<Response<Self::OpenStream>, Status> {
+    async fn open(
+        &self,
+        request: Request<Streaming<v1::FromHost>>,
+    ) -> Result<Response<Self::OpenStream>, Status> {
         let term = self.term()?;
         self.authenticate(&request)?;
         let (to_host, messages) = mpsc::channel(QUEUE);
@@ -128,10 +133,14 @@ impl Session {
     }
 
     async fn next(&mut self, within: Duration) -> Result<from_host::Body, Status> {
-        let silent = |_| Status::deadline_exceeded(format!("the host said nothing for {} s", within.as_secs()));
+        let silent =
+            |_| Status::deadline_exceeded(format!("the host said nothing for {} s", within.as_secs()));
         let message = timeout(within, self.stream.message()).await.map_err(silent)??;
         let ended = || Status::cancelled("the host ended the session");
-        message.ok_or_else(ended)?.body.ok_or_else(|| Status::invalid_argument("the host sent an empty message"))
+        message
+            .ok_or_else(ended)?
+            .body
+            .ok_or_else(|| Status::invalid_argument("the host sent an empty message"))
     }
 
     async fn serve(&mut self) -> Result<(), Status> {
@@ -139,6 +148,7 @@ impl Session {
             return Err(Status::invalid_argument("a session begins with hello"));
         };
         let (host, facts, accepted) = hello::hello(said).map_err(|error| bad(&error))?;
+        self.refuse_double(host, &facts)?;
         let name = facts.name.clone();
         let notice = Command::Notice(Notice::Host { host, facts });
         let answers = self.service.raft.propose(vec![notice]).await;
@@ -153,8 +163,25 @@ impl Session {
         ended
     }
 
+    /// One id is one host: a second one with another boot or address is a copied state directory.
+    fn refuse_double(&self, host: HostId, facts: &HostFacts) -> Result<(), Status> {
+        let state = self.service.raft.local();
+        let known = state.hosts.get(&host).map(|known| &known.facts);
+        let differs = known.is_some_and(|k| k.boot_id != facts.boot_id && k.underlay != facts.underlay);
+        if differs && self.service.ear.observed().hears(host, self.service.clock.now()) {
+            let text = format!(
+                "host id {host} has a session already, from another machine: was a state directory copied?"
+            );
+            return Err(Status::already_exists(text));
+        }
+        Ok(())
+    }
+
     async fn listen(&mut self, host: HostId, number: SessionNumber) -> Result<(), Status> {
-        let lost_after_ms = self.service.raft.local().settings.lost_after.0;
+        // What the host may rest on ends before this side's patience does, however late its last words came through.
+        let lost_after = self.service.raft.local().settings.lost_after.0;
+        let margin = u64::try_from((SILENCE + Duration::from_secs(1)).as_millis()).unwrap_or(u64::MAX);
+        let lost_after_ms = lost_after.saturating_sub(margin).max(lost_after / 4);
         self.send(to_host::Body::Welcome(v1::Welcome { term: self.term, lost_after_ms })).await?;
         let mut sent = Sent::default();
         self.deliver(host, &mut sent).await?;
@@ -211,9 +238,11 @@ impl Session {
     async fn deliver(&self, host: HostId, sent: &mut Sent) -> Result<(), Status> {
         let state = self.service.raft.local();
         let sealer = &self.service.sealer;
-        let unseal = |id: ResourceId, sealed: &Sealed| -> Result<String, UnsealError> { sealer.unseal(id, &sealed.0) };
-        let spec = host_spec(&state, host, self.term, &unseal)
-            .map_err(|error| Status::internal(format!("a password of this host's instances does not open: {error}")))?;
+        let unseal =
+            |id: ResourceId, sealed: &Sealed| -> Result<String, UnsealError> { sealer.unseal(id, &sealed.0) };
+        let spec = host_spec(&state, host, self.term, &unseal).map_err(|error| {
+            Status::internal(format!("a password of this host's instances does not open: {error}"))
+        })?;
         let Some(spec) = spec else { return Ok(()) };
         sent.generation = Generation(spec.generation);
         sent.at = Some(Instant::now());
@@ -234,14 +263,16 @@ impl Session {
                 if self.service.ear.report(host, number, said) {
                     return Ok(());
                 }
-                Err(Status::aborted("a newer session of this host took over; are two agents running with one host id?"))
+                Err(Status::aborted(
+                    "a newer session of this host took over; are two agents running with one host id?",
+                ))
             }
             Some(from_host::Body::Outcome(outcome)) => {
                 let id: TaskId = outcome
                     .task_id
                     .parse()
                     .map_err(|source| bad(&BadMessage::Id { field: "task_id", source }))?;
-                self.service.ear.outcome(id, (!outcome.ok).then_some(outcome.error));
+                self.service.ear.outcome(id, (!outcome.ok).then(|| hello::cut(outcome.error)));
                 Ok(())
             }
         }

@@ -7,11 +7,13 @@ use shardplane_proto::ids::{ClusterId, InstanceId, ResourceId};
 
 use super::Step;
 use crate::{
-    command::{Applied, Decision, NewOperation, NewTask, Replaced, ReplaceCause, Reservation},
+    command::{Applied, Decision, NewOperation, NewTask, ReplaceCause, Replaced, Reservation},
     engine::ClusterSpec,
     refusal::Refusal,
     resource::{ChangeKind, Outcome},
-    state::{Footprint, Operation, OperationState, Presence, Severity, State, Task, TaskState},
+    state::{
+        Footprint, Operation, OperationKind, OperationState, Presence, Severity, State, Task, TaskState,
+    },
 };
 
 impl Step<'_> {
@@ -92,6 +94,9 @@ impl Step<'_> {
             return Err(refusal);
         }
         self.begin(cluster, operation);
+        if retire.iter().any(|replaced| replaced.cause == ReplaceCause::CannotRun) {
+            self.note_move(cluster);
+        }
         self.touch_cluster(cluster);
         for Reservation { instance, .. } in reservations {
             let message =
@@ -167,16 +172,16 @@ impl Step<'_> {
         };
         self.state.operations.insert(new.id, operation);
         match new.kind {
-            crate::state::OperationKind::Move | crate::state::OperationKind::Switchover => {
-                let now = self.state.now;
-                if let Some(cluster) = self.state.clusters.get_mut(&cluster) {
-                    cluster.last_move = Some(now);
-                }
-            }
-            crate::state::OperationKind::Create
-            | crate::state::OperationKind::Repair
-            | crate::state::OperationKind::Grow
-            | crate::state::OperationKind::Delete => {}
+            OperationKind::Move | OperationKind::Switchover => self.note_move(cluster),
+            OperationKind::Create | OperationKind::Repair | OperationKind::Grow | OperationKind::Delete => {}
+        }
+    }
+
+    /// Starts the rest between two moves of a cluster.
+    fn note_move(&mut self, cluster: ClusterId) {
+        let now = self.state.now;
+        if let Some(cluster) = self.state.clusters.get_mut(&cluster) {
+            cluster.last_move = Some(now);
         }
     }
 
@@ -228,9 +233,10 @@ impl Step<'_> {
     /// A group keeps at least one member that is wanted and on a present host.
     fn not_the_last(&self, cluster: ClusterId, leaving: &[InstanceId]) -> Result<(), Refusal> {
         for instance in leaving.iter().filter_map(|id| self.state.instances.get(id)) {
-            let stays = self.state.instances_of(cluster).any(|other| {
-                other.group == instance.group && other.wanted() && !leaving.contains(&other.id)
-            });
+            let stays = self
+                .state
+                .instances_of(cluster)
+                .any(|other| other.group == instance.group && other.wanted() && !leaving.contains(&other.id));
             if !stays {
                 return Err(Refusal::outdated(format!("instance {} is the last of its shard", instance.id)));
             }
@@ -244,7 +250,12 @@ impl Step<'_> {
             return Ok(Applied::Unchanged);
         };
         cluster.formed = true;
-        self.event(Severity::Normal, "Formed", format!("cluster/{id}"), "every shard serves its slots".to_owned());
+        self.event(
+            Severity::Normal,
+            "Formed",
+            format!("cluster/{id}"),
+            "every shard serves its slots".to_owned(),
+        );
         Ok(Applied::Changed)
     }
 
@@ -254,7 +265,12 @@ impl Step<'_> {
         cluster.formed = true;
         self.settle(id.into(), &Outcome::Done);
         self.end_operations(id, None);
-        self.event(Severity::Normal, "Stable", format!("cluster/{id}"), "the cluster is whole as its spec wants it".to_owned());
+        self.event(
+            Severity::Normal,
+            "Stable",
+            format!("cluster/{id}"),
+            "the cluster is whole as its spec wants it".to_owned(),
+        );
         Ok(Applied::Changed)
     }
 

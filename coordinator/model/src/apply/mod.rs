@@ -232,7 +232,8 @@ impl Step<'_> {
         let same = |task: &&crate::state::Task| {
             task.instance == instance && task.payload == payload && task.state != TaskState::Running
         };
-        let ended: Vec<_> = self.state.tasks.values().filter(same).map(|task| (task.id, task.operation)).collect();
+        let ended: Vec<_> =
+            self.state.tasks.values().filter(same).map(|task| (task.id, task.operation)).collect();
         for (old, operation) in ended.iter().rev().skip(State::TRIES_KEPT) {
             self.state.tasks.remove(old);
             if let Some(operation) = self.state.operations.get_mut(operation) {
@@ -248,7 +249,10 @@ impl Step<'_> {
             return Err(Refusal::new(RefusalCode::NotFound, format!("there is no host {id}")));
         };
         if host.presence == Presence::Present {
-            let text = format!("host {} is not lost; only a host that was declared lost can be forgotten", host.facts.name);
+            let text = format!(
+                "host {} is not lost; only a host that was declared lost can be forgotten",
+                host.facts.name
+            );
             return Err(Refusal::new(RefusalCode::BadData, text));
         }
         let on_it = || self.state.instances.values().filter(|i| i.host == id);

@@ -76,14 +76,17 @@ impl Step<'_> {
 
     /// An image that was built anew under its version replaces the old one at the next start of its machines.
     fn repoint_images(&mut self, host: HostId, facts: &HostFacts) {
-        let here: Vec<_> = self.state.instances.values().filter(|i| i.host == host && i.wanted()).cloned().collect();
+        let here: Vec<_> =
+            self.state.instances.values().filter(|i| i.host == host && i.wanted()).cloned().collect();
         for mut instance in here {
             if facts.images.iter().any(|image| image.digest == instance.image_digest) {
                 continue;
             }
             let cluster = self.state.clusters.get(&instance.cluster);
             let resource = self.state.resources.get(&ResourceId::from(instance.cluster));
-            let (Some(cluster), Some(spec)) = (cluster, resource.and_then(|resource| resource.cluster_spec())) else {
+            let (Some(cluster), Some(spec)) =
+                (cluster, resource.and_then(|resource| resource.cluster_spec()))
+            else {
                 continue;
             };
             let (engine, version) = (cluster.engine.name(), spec.needs().version);

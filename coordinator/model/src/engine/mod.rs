@@ -14,7 +14,7 @@ use crate::{
     observed::MemberReport,
     refusal::Violation,
     resource::{Kind, Resource},
-    state::{Cluster, Host, Instance, Settings, State},
+    state::{Cluster, Host, Instance, Presence, Settings, State},
     time::Timestamp,
 };
 
@@ -258,6 +258,8 @@ pub struct ClusterView<'a> {
     pub members: Vec<Member<'a>>,
     /// The time to judge ages by.
     pub now: Timestamp,
+    /// This leader has just begun to listen: logged facts still stand for reports that had no time to come.
+    pub gathering: bool,
 }
 
 impl ClusterView<'_> {
@@ -330,6 +332,20 @@ impl ClusterView<'_> {
         }
     }
 
+    /// Whether every group has a primary and the engine itself says that the cluster serves.
+    pub fn serves(&self) -> bool {
+        match self.spec {
+            ClusterSpec::Valkey(_) => valkey::facts::serves(self),
+        }
+    }
+
+    /// Whether `heir` has everything that `old` has, so that `old` may go without loss.
+    pub fn holds_all_of(&self, heir: InstanceId, old: InstanceId) -> bool {
+        match self.spec {
+            ClusterSpec::Valkey(_) => valkey::facts::holds_all_of(self, heir, old),
+        }
+    }
+
     /// The step that makes this in-sync replica the primary of its group without loss.
     pub fn switchover(&self, to: InstanceId) -> Step {
         match self.spec {
@@ -339,8 +355,17 @@ impl ClusterView<'_> {
 
     /// What the guest of this instance is configured with. `secret` is the password in clear.
     pub fn guest_config(&self, state: &State, instance: &Instance, secret: &str) -> Vec<u8> {
+        let primary_elsewhere = self.members.iter().any(|other| {
+            other.instance.id != instance.id
+                && other.instance.group == instance.group
+                && other.instance.wanted()
+                && other.host.is_some_and(|host| host.presence == Presence::Present)
+                && self.roles().contains(&(other.instance.id, Role::Primary))
+        });
         match self.spec {
-            ClusterSpec::Valkey(spec) => valkey::config::render(state, spec, instance, secret),
+            ClusterSpec::Valkey(spec) => {
+                valkey::config::render(state, spec, instance, secret, primary_elsewhere)
+            }
         }
     }
 }

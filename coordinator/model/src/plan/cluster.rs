@@ -1,7 +1,7 @@
 //! One cluster's turn. In: its view. Out: the next decisions for it, in this order: let a deleted one go, fail what cannot be,
 //! replace lost members, fill empty seats, finish moves, engine steps, say that it is whole, improve its spread.
 
-use shardplane_proto::ids::{ClusterId, HostId, OperationId};
+use shardplane_proto::ids::{ClusterId, InstanceId, OperationId};
 
 use super::{
     NewIds, Plan,
@@ -10,8 +10,8 @@ use super::{
     rebalance, tasks,
 };
 use crate::{
-    command::{Decision, NewOperation},
-    engine::{ClusterView, Member, PeerVerdict, Role},
+    command::{Decision, NewOperation, Reservation},
+    engine::{ClusterView, Member, Role},
     resource::Outcome,
     state::{OperationKind, OperationState, Presence, State},
 };
@@ -52,7 +52,7 @@ pub(super) fn plan<'s>(
     }
 }
 
-fn lost(member: &Member<'_>) -> bool {
+pub(super) fn lost(member: &Member<'_>) -> bool {
     member.host.is_none_or(|host| host.presence != Presence::Present)
 }
 
@@ -62,14 +62,14 @@ impl Turn<'_, '_, '_> {
     }
 
     /// Where the wanted members sit, with observed roles, and planned ones where there is no observation yet.
-    pub(super) fn seats(&self, without: &[HostId]) -> Vec<Seat> {
+    pub(super) fn seats(&self, without: &[InstanceId]) -> Vec<Seat> {
         let roles = self.view.roles();
         let observed = |member: &Member<'_>| {
             roles.iter().any(|(id, role)| *id == member.instance.id && *role == Role::Primary)
         };
         self.view
             .wanted()
-            .filter(|member| !without.contains(&member.instance.host))
+            .filter(|member| !without.contains(&member.instance.id))
             .map(|member| Seat {
                 group: member.instance.group,
                 host: member.instance.host,
@@ -115,7 +115,8 @@ impl Turn<'_, '_, '_> {
 
     /// A version that no image has fails here and not at submit: the seeds say so. While no host has told its images, it waits.
     fn impossible(&mut self) -> Then {
-        if self.view.cluster.formed {
+        // What is placed already has its image; only a cluster that has nothing yet can be impossible.
+        if self.view.cluster.formed || self.view.wanted().next().is_some() {
             return Then::GoOn;
         }
         let engine = self.view.cluster.engine.name();
@@ -147,73 +148,6 @@ impl Turn<'_, '_, '_> {
         Then::Stop
     }
 
-    fn replace_lost(&mut self) -> Then {
-        let mut vacancies = Vec::new();
-        let mut retire = Vec::new();
-        let mut gone_hosts = Vec::new();
-        let mut names = Vec::new();
-        for member in self.view.wanted().filter(|member| lost(member)) {
-            let host =
-                member.host.map_or_else(|| member.instance.host.to_string(), |host| host.facts.name.clone());
-            let verdict = match self.view.peers_about(member.instance.id) {
-                // Nothing of a cluster that was never whole is worth waiting for.
-                PeerVerdict::Unknown if !self.view.cluster.formed => PeerVerdict::Failed,
-                verdict @ (PeerVerdict::Alive | PeerVerdict::Failed | PeerVerdict::Unknown) => verdict,
-            };
-            let what = format!("instance {} on lost host {host}", member.instance.id);
-            match verdict {
-                PeerVerdict::Alive => {
-                    self.plan.wait(
-                        self.id,
-                        format!("{what}: the other members still see it working, so nothing takes its place"),
-                    );
-                }
-                PeerVerdict::Unknown => {
-                    let why = "its shard has no other primary that answers, so it may hold the only copy; bring the host back";
-                    self.plan.wait(self.id, format!("{what}: {why}"));
-                }
-                PeerVerdict::Failed => {
-                    retire.push(member.instance.id);
-                    gone_hosts.push(member.instance.host);
-                    names.push(what);
-                }
-            }
-        }
-        if retire.is_empty() {
-            return Then::GoOn;
-        }
-        for member in self.view.wanted().filter(|m| retire.contains(&m.instance.id)) {
-            // A member on its way to replace another is not missed: its place is planned anew. One that is being replaced leaves
-            // its place to its heir.
-            let heir = |m: &Member<'_>| m.instance.replaces == Some(member.instance.id);
-            let has_heir = self.view.wanted().any(|m| heir(m) && !retire.contains(&m.instance.id));
-            if member.instance.replaces.is_none()
-                && !has_heir
-                && let Some(group) = self.view.groups.iter().find(|g| g.id == member.instance.group)
-            {
-                vacancies.push(Vacancy {
-                    group: group.clone(),
-                    first_primary: member.instance.first_primary && !self.view.cluster.formed,
-                    replaces: None,
-                    not_on: Vec::new(),
-                });
-            }
-        }
-        let cause = format!("replaces {}", names.join(", "));
-        let mut seats = self.seats(&gone_hosts);
-        match place::fill(self.state, self.view, self.draft, &mut seats, &vacancies, self.ids) {
-            Ok(reservations) => {
-                let operation = self.operation(OperationKind::Repair, cause);
-                self.plan.propose.push(Decision::Place { cluster: self.id, reservations, retire, operation });
-                Then::Stop
-            }
-            Err(why) => {
-                self.plan.wait(self.id, format!("no place for what {cause}: {why}"));
-                Then::GoOn
-            }
-        }
-    }
-
     fn fill_seats(&mut self) -> Then {
         let mut primaries = Vec::new();
         let mut replicas = Vec::new();
@@ -239,7 +173,12 @@ impl Turn<'_, '_, '_> {
         }
         let vacancies: Vec<Vacancy> = primaries.into_iter().chain(replicas).collect();
         let mut seats = self.seats(&[]);
-        match place::fill(self.state, self.view, self.draft, &mut seats, &vacancies, self.ids) {
+        let filled = if self.view.cluster.formed {
+            self.fill_each(&mut seats, &vacancies)
+        } else {
+            place::fill(self.state, self.view, self.draft, &mut seats, &vacancies, self.ids)
+        };
+        match filled {
             Ok(reservations) => {
                 let (kind, cause) = match (
                     self.view.cluster.formed,
@@ -265,7 +204,32 @@ impl Turn<'_, '_, '_> {
         }
     }
 
+    /// As many of the vacancies as fit, each for itself; the reason why not when none does.
+    fn fill_each(
+        &mut self,
+        seats: &mut Vec<Seat>,
+        vacancies: &[Vacancy],
+    ) -> Result<Vec<Reservation>, String> {
+        let mut reservations = Vec::new();
+        let mut refused = None;
+        for vacancy in vacancies {
+            let vacancy = std::slice::from_ref(vacancy);
+            match place::fill(self.state, self.view, self.draft, seats, vacancy, self.ids) {
+                Ok(filled) => reservations.extend(filled),
+                Err(why) => refused = Some(why),
+            }
+        }
+        match refused {
+            Some(why) if reservations.is_empty() => Err(why),
+            Some(_) | None => Ok(reservations),
+        }
+    }
+
     fn run(&mut self) -> Then {
+        if !self.view.cluster.formed && self.view.serves() {
+            self.plan.propose.push(Decision::Formed { cluster: self.id });
+            return Then::Stop;
+        }
         let next = self.view.next();
         let mut steps = next.steps;
         for why in next.waiting {
@@ -289,7 +253,7 @@ impl Turn<'_, '_, '_> {
         if !whole || !steps.is_empty() || busy {
             return Then::Stop;
         }
-        if self.view.resource.change.outcome == Outcome::InFlight || !self.view.cluster.formed {
+        if self.view.resource.change.outcome == Outcome::InFlight {
             self.plan.propose.push(Decision::Satisfied { cluster: self.id });
             return Then::Stop;
         }

@@ -8,6 +8,7 @@ mod explain;
 mod liveness;
 mod place;
 mod rebalance;
+mod replace;
 mod score;
 mod tasks;
 
@@ -117,5 +118,6 @@ pub fn cluster_view<'a>(
         })
         .collect();
     members.sort_by_key(|m| (m.group_index.unwrap_or(usize::MAX), m.instance.id));
-    Some(ClusterView { resource, spec, cluster, groups, members, now })
+    let gathering = now.since(observed.since) <= crate::observed::FRESH;
+    Some(ClusterView { resource, spec, cluster, groups, members, now, gathering })
 }

@@ -45,6 +45,15 @@ pub struct Shape {
 /// The shape of a cluster's instances; none when its offers left the catalogue.
 pub fn shape(state: &State, view: &ClusterView<'_>) -> Option<Shape> {
     let needs = view.spec.needs();
+    // An offer may leave the catalogue or change; a cluster keeps the shape it was made with.
+    if let Some(known) = view.wanted().next().map(|member| member.instance) {
+        return Some(Shape {
+            footprint: known.footprint,
+            vcpus: known.vcpus,
+            vcpu_share: known.vcpu_share,
+            version: needs.version,
+        });
+    }
     let vm = state.settings.vm_offers.get(&needs.vm_offer)?;
     let volume = state.settings.volume_offers.get(&needs.volume_offer)?;
     let footprint = Footprint {
@@ -83,7 +92,9 @@ pub fn fill(
         })?;
         let (subnet, vpc, vni, cidr) = network(state, vacancy)?;
         let ipv4 = trial.take_address(subnet, cidr).ok_or_else(|| {
-            format!("subnet {subnet} ({cidr}) has no free address; released ones rest for two minutes")
+            format!(
+                "subnet {subnet} ({cidr}) has no free address; released ones rest for two minutes, those on lost hosts until the host is back or forgotten"
+            )
         })?;
         trial.promise(best.host, shape.footprint);
         taken.push(Seat { group: vacancy.group.id, host: best.host, primary: vacancy.first_primary });

@@ -30,7 +30,7 @@ impl Turn<'_, '_, '_> {
                 if self.view.in_sync(member.instance.id) {
                     return Some(self.view.switchover(member.instance.id));
                 }
-            } else if self.view.in_sync(member.instance.id)
+            } else if self.view.holds_all_of(member.instance.id, old)
                 || roles.get(&member.instance.id) == Some(&Role::Primary)
             {
                 let cause = format!("instance {} took its place", member.instance.id);
@@ -181,6 +181,14 @@ fn majority(turn: &mut Turn<'_, '_, '_>, placed: &Placed<'_>) -> Then {
     let not_light: Vec<HostId> =
         turn.draft.open_hosts().map(|host| host.id).filter(|host| !light(*host)).collect();
     for group in on_heavy {
+        // One that sits on a light host already only has to catch up.
+        if placed.replicas_of(group).any(|m| light(m.instance.host)) {
+            turn.plan.wait(
+                turn.id,
+                format!("shard {group}: a replica catches up before its primary leaves an overfull host"),
+            );
+            return Then::Stop;
+        }
         let Some(replica) = placed.replicas_of(group).next().map(|m| m.instance.id) else { continue };
         let before = turn.plan.propose.len();
         move_replica(

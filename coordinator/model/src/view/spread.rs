@@ -54,10 +54,14 @@ pub fn anti_affinity(view: &ClusterView<'_>) -> Spread {
     let mut unknown = Vec::new();
     for (index, group) in view.groups.iter().enumerate() {
         let own: Vec<_> = members.iter().filter(|(m, _)| m.instance.group == group.id).collect();
-        let Some((primary, _)) = own.iter().find(|(_, role)| *role == Role::Primary) else {
-            unknown.push(format!("shard {index} ({}) has no observed primary", group.id));
+        let heard = |member: &Member<'_>| member.fresh || view.gathering;
+        let Some((primary, _)) = own.iter().find(|(m, role)| *role == Role::Primary && heard(m)) else {
+            unknown.push(format!("shard {index} ({}) has no primary that can be heard", group.id));
             continue;
         };
+        let unseen = own.iter().filter(|(m, _)| m.fact().is_none()).map(|(m, _)| m.instance.id.to_string());
+        unknown
+            .extend(unseen.map(|id| format!("shard {index} ({}): instance {id} was never heard", group.id)));
         for (other, _) in own.iter().filter(|(m, _)| m.instance.id != primary.instance.id) {
             if host_of(other) == host_of(primary) {
                 broken.push(format!(
@@ -97,7 +101,7 @@ pub fn primary_spread(view: &ClusterView<'_>) -> Spread {
     let mut on: BTreeMap<HostId, Vec<String>> = BTreeMap::new();
     let mut seen = 0;
     for (member, role) in with_roles(view) {
-        if role == Role::Primary {
+        if role == Role::Primary && (member.fresh || view.gathering) {
             seen += 1;
             on.entry(host_of(member)).or_default().push(member.instance.id.to_string());
         }
@@ -116,7 +120,7 @@ pub fn primary_spread(view: &ClusterView<'_>) -> Spread {
         })
         .collect();
     if seen < groups {
-        let text = format!("{seen} of {groups} primaries observed; {age}");
+        let text = format!("{seen} of {groups} primaries can be heard; {age}");
         let message = if broken.is_empty() { text } else { format!("{}; {text}", broken.join("; ")) };
         return Spread { ok: false, message };
     }

@@ -4,7 +4,7 @@ use shardplane_model::{
     command::Decision,
     refusal::RefusalCode,
     resource::Outcome,
-    state::{OperationKind, Presence},
+    state::{Instance, OperationKind, Presence},
 };
 use shardplane_proto::ids::ClusterId;
 
@@ -298,6 +298,16 @@ fn the_host_of_a_first_primary_dies_at_every_moment_of_forming() {
         (0..at).for_each(|_| world.step());
         let first = world.leader.state.instances_of(id.into()).find(|i| i.first_primary).map(|i| i.host);
         let Some(first) = first else { continue };
+        // A shard that serves before its replica has a copy loses its data with its host: then nothing may take its place.
+        let serves = world.leader.state.clusters[&ClusterId::from(id)].formed;
+        let has_data = |i: &Instance| world.mesh.nodes.values().any(|n| n.instance == i.id && n.has_data);
+        let own = || world.leader.state.instances_of(id.into());
+        let alone = own()
+            .filter(|i| i.host == first)
+            .any(|i| !own().any(|other| other.group == i.group && other.host != first && has_data(other)));
+        if serves && alone {
+            continue;
+        }
         let victim = world.hosts.iter().position(|h| h.id == first).unwrap();
         world.wipe(victim);
         world.run(8);

@@ -16,10 +16,11 @@ use crate::{
 const NODE_TIMEOUT_MS: u32 = 5_000;
 
 /// Directives that hold unless the parameter set says otherwise. Everything is written to the append-only file, so that a member
-/// that comes back has its data; a quarter of the memory is left to buffers, forks and the guest.
-fn defaults(memory_mib: u64) -> BTreeMap<String, String> {
+/// that comes back has its data; a quarter of the memory is left to buffers, forks and the guest. Where no majority can vote a
+/// replica in (one shard), the primary that comes back is the only way on, so it must have every write it acknowledged.
+fn defaults(memory_mib: u64, can_vote: bool) -> BTreeMap<String, String> {
     [
-        ("appendfsync", "everysec".to_owned()),
+        ("appendfsync", if can_vote { "everysec" } else { "always" }.to_owned()),
         ("appendonly", "yes".to_owned()),
         ("cluster-node-timeout", NODE_TIMEOUT_MS.to_string()),
         ("cluster-require-full-coverage", "yes".to_owned()),
@@ -34,7 +35,7 @@ fn defaults(memory_mib: u64) -> BTreeMap<String, String> {
 }
 
 fn directives(state: &State, spec: &ValkeySpec, instance: &Instance) -> BTreeMap<String, String> {
-    let mut directives = defaults(instance.footprint.memory_mib);
+    let mut directives = defaults(instance.footprint.memory_mib, spec.shards.len() >= 3);
     let set = spec.parameters_set.and_then(|id| state.resources.get(&id));
     match set.map(|resource| &resource.spec) {
         Some(Spec::ParametersSet { parameters, .. }) => directives.extend(parameters.clone()),
@@ -50,13 +51,21 @@ fn directives(state: &State, spec: &ValkeySpec, instance: &Instance) -> BTreeMap
     directives
 }
 
-/// The encoded config of this instance. `secret` is the root password in clear.
-pub fn render(state: &State, spec: &ValkeySpec, instance: &Instance, secret: &str) -> Vec<u8> {
+/// The encoded config of this instance. `secret` is the root password in clear; `primary_elsewhere` says that another member of
+/// its group is the observed primary.
+pub fn render(
+    state: &State,
+    spec: &ValkeySpec,
+    instance: &Instance,
+    secret: &str,
+    primary_elsewhere: bool,
+) -> Vec<u8> {
     let directives = directives(state, spec, instance);
     let node_timeout_ms = directives
         .get("cluster-node-timeout")
         .and_then(|value| value.parse().ok())
         .unwrap_or(NODE_TIMEOUT_MS);
+    let persistent = directives.get("appendonly").is_some_and(|value| value == "yes");
     v1::ValkeyConfig {
         password: secret.to_owned(),
         port: PORT,
@@ -64,6 +73,8 @@ pub fn render(state: &State, spec: &ValkeySpec, instance: &Instance, secret: &st
         announce_ip: instance.ipv4.to_string(),
         directives: directives.into_iter().map(|(name, value)| v1::ValkeyDirective { name, value }).collect(),
         has_replicas: spec.replicas_per_shard > 0,
+        persistent,
+        yield_primary: primary_elsewhere,
         node_timeout_ms,
     }
     .encode_to_vec()

@@ -146,7 +146,32 @@ pub fn in_sync(view: &ClusterView<'_>, instance: InstanceId) -> bool {
     mine.link_up && mine.primary_node_id == theirs.node_id && theirs.offset.saturating_sub(mine.offset) <= LAG
 }
 
-/// The raw cluster state most members agree on, recent reports first; none before anybody said.
+/// Whether every group has a primary that answers and says that all slots are served.
+pub fn serves(view: &ClusterView<'_>) -> bool {
+    let primaries = primaries(view);
+    let fine = |id: &InstanceId| {
+        let member = view.members.iter().find(|member| member.instance.id == *id);
+        member.and_then(report_of).is_some_and(|report| report.cluster_state == "ok")
+    };
+    view.groups.iter().all(|group| primaries.get(&group.id).is_some_and(fine))
+}
+
+/// Whether the replica `heir` has read as much of its primary's stream as the replica `old`; one that does not answer has
+/// nothing that could be lost.
+pub fn holds_all_of(view: &ClusterView<'_>, heir: InstanceId, old: InstanceId) -> bool {
+    let report = |id: InstanceId| view.members.iter().find(|m| m.instance.id == id).and_then(report_of);
+    match (report(heir), report(old)) {
+        (Some(heir_has), Some(old_has)) => in_sync(view, heir) && heir_has.offset >= old_has.offset,
+        (Some(_), None) => in_sync(view, heir),
+        (None, _) => false,
+    }
+}
+
+/// What is said when nobody who knows can be heard.
+const UNHEARD: &str = "unknown";
+
+/// The raw cluster state most members agree on, by recent reports; by logged facts while reports had no time to come; none
+/// before anybody said.
 pub fn cluster_state(view: &ClusterView<'_>) -> Option<String> {
     let count = |states: Vec<String>| {
         let mut votes: BTreeMap<String, usize> = BTreeMap::new();
@@ -156,7 +181,8 @@ pub fn cluster_state(view: &ClusterView<'_>) -> Option<String> {
     };
     let fresh: Vec<String> = view.wanted().filter_map(report_of).map(|r| r.cluster_state.clone()).collect();
     if fresh.is_empty() {
-        return count(view.wanted().filter_map(fact_of).map(|f| f.cluster_state).collect());
+        let logged = count(view.wanted().filter_map(fact_of).map(|f| f.cluster_state).collect());
+        return if view.gathering { logged } else { logged.map(|_| UNHEARD.to_owned()) };
     }
     count(fresh)
 }

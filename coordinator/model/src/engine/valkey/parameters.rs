@@ -34,7 +34,7 @@ const DIRECTIVES: &[(&str, Allowed)] = &[
     ("lazyfree-lazy-expire", YES_NO),
     ("lfu-decay-time", Allowed::Number(0, 1_000_000)),
     ("lfu-log-factor", Allowed::Number(0, 1_000_000)),
-    ("maxclients", Allowed::Number(1, 65_000)),
+    ("maxclients", Allowed::Number(64, 65_000)),
     ("maxmemory", Allowed::Memory),
     (
         "maxmemory-policy",

@@ -74,7 +74,10 @@ fn shard(view: &ClusterView<'_>, roles: &[(InstanceId, Role)], index: usize) -> 
             .iter()
             .map(|(start, end)| v1::ValkeySlotRange { start: number(*start), end: number(*end) })
             .collect(),
-        slot_count: slots.iter().map(|(start, end)| number(end - start + 1)).sum(),
+        slot_count: slots
+            .iter()
+            .map(|(start, end)| number(end.saturating_sub(*start).saturating_add(1)))
+            .sum(),
     }
 }
 

@@ -13,11 +13,14 @@ use shardplane_proto::{
 
 use super::{
     BUS_PORT, PORT,
-    facts::{fact_of, own_node_ids, primaries, report_of, settled},
+    facts::{own_node_ids, primaries, report_of, settled},
     slots_of,
     spec::ValkeySpec,
 };
-use crate::engine::{ClusterView, Member, Next, Step};
+use crate::{
+    engine::{ClusterView, Member, Next, Step},
+    state::Presence,
+};
 
 fn step(instance: InstanceId, name: String, body: Body) -> Step {
     Step { instance, name, payload: v1::ValkeyTask { step: Some(body) }.encode_to_vec() }
@@ -176,7 +179,12 @@ fn replicate(
 /// Nodes that are none of ours leave every member's table, on all members at once: inside the engine's 60 s ban.
 fn forget(view: &ClusterView<'_>, up: &[Up<'_>], waiting: &mut Vec<String>) -> Vec<Step> {
     let own = own_node_ids(view);
-    if view.wanted().any(|member| fact_of(member).is_none()) && !view.cluster.formed {
+    // Whoever's node id is not logged yet, or who may have changed while nobody listened, must not be taken for a stranger.
+    let unsure = |member: &Member<'_>| {
+        let lost = member.host.is_none_or(|host| host.presence != Presence::Present);
+        member.instance.fact.is_none() || (member.report.is_none() && !lost)
+    };
+    if view.wanted().any(unsure) {
         return Vec::new();
     }
     let mut steps = Vec::new();
