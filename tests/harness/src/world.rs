@@ -81,7 +81,8 @@ impl Cut {
     }
 }
 
-/// A world. Dropping it removes every trace; `SHARDPLANE_KEEP=1` leaves it for a look.
+/// A world. Dropping it removes every trace; `SHARDPLANE_KEEP=1` leaves it for a look,
+/// `SHARDPLANE_KEEP=failed` only when its test fails.
 #[derive(Debug)]
 pub struct World {
     name: String,
@@ -353,7 +354,8 @@ impl Drop for World {
         if thread::panicking() {
             self.show_logs();
         }
-        if env::var_os("SHARDPLANE_KEEP").is_some_and(|keep| keep == "1") {
+        let keep = env::var("SHARDPLANE_KEEP").unwrap_or_default();
+        if keep == "1" || (keep == "failed" && thread::panicking()) {
             eprintln!("kept: deploy/world down --name {}", self.name);
         } else if let Err(error) = self.run(&["down"]) {
             eprintln!("{error:#}");
