@@ -5,6 +5,7 @@
 //! talks to the supervisor in it, `ledger` remembers, `board` holds what is to be told.
 
 mod board;
+mod boot_time;
 pub mod cli;
 mod config;
 mod contact;

@@ -12,6 +12,7 @@ use tokio::{
 
 use super::{Assignment, Desired, Shared, absence::make_absent, backoff::Backoff};
 use crate::{
+    boot_time::BootTime,
     contact::{StartRule, may_start},
     guest_link::GuestLink,
     ledger::ProcessId,
@@ -34,7 +35,7 @@ pub struct Owner {
     pub(super) id: InstanceId,
     pub(super) shared: Arc<Shared>,
     link: Option<GuestLink>,
-    desired: watch::Receiver<Desired>,
+    pub(super) desired: watch::Receiver<Desired>,
     running: Option<(ProcessId, std::time::Instant)>,
     console: Option<Console>,
     backoff: Backoff,
@@ -137,7 +138,7 @@ impl Owner {
             }
             return;
         }
-        if let Err(rule) = may_start(true, self.shared.contact.now(), std::time::Instant::now()) {
+        if let Err(rule) = may_start(self.shared.contact.now(), BootTime::now()) {
             self.say(MachineState::Down, &rule.to_string());
             tokio::select! {
                 () = sleep(RULE_POLL) => {}

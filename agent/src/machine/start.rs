@@ -4,8 +4,9 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use super::{Assignment, absence::make_absent, owner::Owner};
+use super::{Assignment, Desired, absence::make_absent, owner::Owner};
 use crate::{
+    boot_time::BootTime,
     contact::may_start,
     identity::{MachineTag, MachineUuid},
     ledger::{ProcessId, Run},
@@ -37,7 +38,10 @@ impl Owner {
         // Recorded first: an agent that dies from here on knows what to search for.
         self.record_start(uuid, None).await?;
         // The volume may have taken long; the coordinator may have been lost meanwhile.
-        may_start(true, shared.contact.now(), std::time::Instant::now()).map_err(|rule| rule.to_string())?;
+        may_start(shared.contact.now(), BootTime::now()).map_err(|rule| rule.to_string())?;
+        if !matches!(&*self.desired.borrow(), Desired::Run { .. }) {
+            return Err("not started: a newer spec no longer has it".to_owned());
+        }
         match shared.vmm.start(&machine).await {
             Ok(process) => {
                 if let Err(why) = self.record_start(uuid, Some(process)).await {

@@ -2,23 +2,14 @@
 //!
 //! In: plain values. Out: [`Action`]s. Pure; the reconciler carries them out in one `match`.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Instant,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use shardplane_proto::ids::InstanceId;
 
-use crate::contact::{Heard, StartRule, may_start};
-
-/// What a spec wants, if there is one that was confirmed in this life of the agent.
-#[derive(Debug, Default)]
-pub struct WantedIds {
-    /// A spec came since the agent started.
-    pub confirmed: bool,
-    /// Its instances.
-    pub ids: BTreeSet<InstanceId>,
-}
+use crate::{
+    boot_time::BootTime,
+    contact::{Heard, StartRule, may_start},
+};
 
 /// What exists of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +40,7 @@ pub enum Action {
 /// Why nothing is done.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It may be wanted or not: no spec was confirmed.
+    /// It may be wanted or not: no spec of this session was accepted.
     NotConfirmed,
     /// It is wanted, but what was there before is still on its way out.
     StillBeingRemoved,
@@ -61,16 +52,16 @@ pub enum Reason {
     PortIsLeft,
 }
 
-/// Compares. `network_is_current`: ports are as `wanted` says.
+/// Compares with the instances of the newest accepted spec. `network_is_current`: ports are as it says.
 pub fn diff(
-    wanted: &WantedIds,
+    wanted: &BTreeSet<InstanceId>,
     existing: &BTreeMap<InstanceId, Existing>,
     network_is_current: bool,
     heard: Heard,
-    now: Instant,
+    now: BootTime,
 ) -> Vec<Action> {
-    let all: BTreeSet<InstanceId> = wanted.ids.iter().chain(existing.keys()).copied().collect();
-    let decide = |id: InstanceId| match (existing.get(&id), wanted.confirmed, wanted.ids.contains(&id)) {
+    let all: BTreeSet<InstanceId> = wanted.iter().chain(existing.keys()).copied().collect();
+    let decide = |id: InstanceId| match (existing.get(&id), heard.confirmed, wanted.contains(&id)) {
         (Some(_), false, _) => Action::Nothing(id, Reason::NotConfirmed),
         (Some(Existing::Owned), true, true) => Action::Update(id),
         (Some(Existing::Owned), true, false) => Action::Retire(id),
@@ -78,7 +69,7 @@ pub fn diff(
         (Some(Existing::Leaving), true, false) => Action::Nothing(id, Reason::AlreadyRetiring),
         (Some(Existing::Removed), true, false) if network_is_current => Action::Forget(id),
         (Some(Existing::Removed), true, false) => Action::Nothing(id, Reason::PortIsLeft),
-        (Some(Existing::Removed) | None, confirmed, _) => match may_start(confirmed, heard, now) {
+        (Some(Existing::Removed) | None, _, _) => match may_start(heard, now) {
             Ok(()) => Action::Create(id),
             Err(rule) => Action::Nothing(id, Reason::MayNotStart(rule)),
         },
@@ -96,9 +87,8 @@ mod tests {
 
     #[test]
     fn every_case_has_its_action_or_its_reason() {
-        let now = Instant::now();
+        let now = BootTime::now();
         let lost_after = Duration::from_secs(10);
-        let there = Heard { last: Some(now), lost_after: Some(lost_after) };
         let silent = StartRule::Silent { silent: lost_after, lost_after };
         let later = now + lost_after;
         use Existing::{Leaving, Owned, Removed};
@@ -120,9 +110,9 @@ mod tests {
             (false, false, Some(Owned), true, later, nothing(NotConfirmed)),
         ] {
             let ids = if is_wanted { BTreeSet::from([ID]) } else { BTreeSet::new() };
-            let wanted = WantedIds { confirmed, ids };
+            let there = Heard { last: Some(now), lost_after: Some(lost_after), session: 1, confirmed };
             let existing: BTreeMap<_, _> = existing.map(|one| (ID, one)).into_iter().collect();
-            assert_eq!(diff(&wanted, &existing, network, there, at), [expected]);
+            assert_eq!(diff(&ids, &existing, network, there, at), [expected]);
         }
     }
 }

@@ -20,11 +20,13 @@ use shardplane_proto::{ids::InstanceId, v1};
 use tokio::sync::{mpsc, watch};
 
 use self::{
-    diff::{Action, Existing, WantedIds, diff},
+    diff::{Action, Existing, diff},
     network::network_part,
     wanted::{Wanted, check_order},
 };
 use crate::{
+    boot_time::BootTime,
+    contact::Heard,
     ledger::{Accepted, ProcessId, without_secrets},
     machine::{Desired, Machine, Shared},
 };
@@ -34,10 +36,19 @@ const COMPARE_EVERY: Duration = Duration::from_secs(30);
 /// And while something could not be done.
 const RETRY_EVERY: Duration = Duration::from_secs(2);
 
+/// A spec, and the session that it came in.
+#[derive(Debug, Clone)]
+pub struct Received {
+    /// [`Heard::session`] when it came.
+    pub session: u64,
+    /// As it came.
+    pub spec: Arc<v1::HostSpec>,
+}
+
 /// The reconciler of one host.
 pub struct Reconciler {
     shared: Arc<Shared>,
-    specs: watch::Receiver<Option<Arc<v1::HostSpec>>>,
+    specs: watch::Receiver<Option<Received>>,
     removed: mpsc::Receiver<InstanceId>,
     machines: BTreeMap<InstanceId, Machine>,
     /// Process and volume gone, port perhaps not.
@@ -47,6 +58,8 @@ pub struct Reconciler {
     wanted: Option<Wanted>,
     /// The network as it was last made, and when.
     network: Option<(v1::HostSpec, Instant)>,
+    /// The session whose spec was accepted, until everybody was told what it says.
+    confirming: Option<u64>,
     /// A spec that the ledger could not take yet.
     undecided: bool,
     /// Something could not be done and is tried again soon.
@@ -58,7 +71,7 @@ impl Reconciler {
     pub fn new(
         shared: Arc<Shared>,
         adopted: BTreeMap<InstanceId, Option<ProcessId>>,
-        specs: watch::Receiver<Option<Arc<v1::HostSpec>>>,
+        specs: watch::Receiver<Option<Received>>,
         removed: mpsc::Receiver<InstanceId>,
     ) -> std::io::Result<Self> {
         let mut machines = BTreeMap::new();
@@ -74,6 +87,7 @@ impl Reconciler {
             leaving: BTreeMap::new(),
             wanted: None,
             network: None,
+            confirming: None,
             undecided: false,
             unfinished: false,
         })
@@ -107,7 +121,7 @@ impl Reconciler {
 
     /// Accepts the newest spec, or says why not. What was accepted before stays in force.
     async fn take_spec(&mut self) {
-        let Some(spec) = self.specs.borrow_and_update().clone() else { return };
+        let Some(Received { session, spec }) = self.specs.borrow_and_update().clone() else { return };
         self.undecided = false;
         let board = &self.shared.board;
         let held = self.shared.ledger.contents().accepted;
@@ -128,6 +142,7 @@ impl Reconciler {
         }
         board.set_accepted(spec.generation);
         board.keep_outcomes(&wanted.tasks);
+        self.confirming = Some(session);
         if let Some(before) = self.wanted.replace(wanted) {
             for (id, assignment) in &before.instances {
                 if self.machines.contains_key(id) {
@@ -147,15 +162,36 @@ impl Reconciler {
 
     async fn apply(&mut self) {
         let Some(wanted) = self.wanted.clone() else { return };
+        let ids: BTreeSet<_> = wanted.instances.keys().copied().collect();
+        // Before the network, which can take long: what is to end must not run on, or start, meanwhile.
+        let (retired, _) = self.actions(&ids, false);
+        for action in retired.into_iter().filter(|action| matches!(action, Action::Retire(_))) {
+            self.perform(action, &wanted, None).await;
+        }
         let network = self.ensure_network(&wanted).await;
         self.shared.board.set_problem("network", network.as_ref().err().cloned());
         self.unfinished = network.is_err();
         let blocked = network.as_ref().err().map(|why| format!("its port could not be made: {why}"));
-        let ids = WantedIds { confirmed: true, ids: wanted.instances.keys().copied().collect() };
-        let heard = self.shared.contact.now();
-        for action in diff(&ids, &self.existing(), network.is_ok(), heard, Instant::now()) {
+        let (known, new) = self.actions(&ids, network.is_ok());
+        for action in known {
             self.perform(action, &wanted, blocked.as_deref()).await;
         }
+        // Only now, when no owner can start from what an earlier session wanted.
+        if let Some(session) = self.confirming.take() {
+            self.shared.contact.confirm(session);
+        }
+        for action in new {
+            self.perform(action, &wanted, blocked.as_deref()).await;
+        }
+    }
+
+    /// What to do: for what is here, and what to make anew.
+    fn actions(&self, ids: &BTreeSet<InstanceId>, network_is_current: bool) -> (Vec<Action>, Vec<Action>) {
+        let heard = self.shared.contact.now();
+        let confirmed = heard.confirmed || self.confirming == Some(heard.session);
+        let heard = Heard { confirmed, ..heard };
+        let actions = diff(ids, &self.existing(), network_is_current, heard, BootTime::now());
+        actions.into_iter().partition(|action| !matches!(action, Action::Create(_)))
     }
 
     fn existing(&self) -> BTreeMap<InstanceId, Existing> {

@@ -8,7 +8,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
@@ -21,9 +21,10 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{Reconciler, adopt::adopt, network::HostNetwork};
+use super::{Received, Reconciler, adopt::adopt, network::HostNetwork};
 use crate::{
     board::Board,
+    boot_time::BootTime,
     contact::Contact,
     identity::{MachineTag, MachineUuid},
     images::Images,
@@ -40,16 +41,25 @@ const ID: InstanceId = InstanceId::from_u128(7);
 const HOST: HostId = HostId::from_u128(1);
 /// sha256 of the empty file that is the image here.
 const DIGEST: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+/// sha256 of "b", which is another.
+const OTHER_DIGEST: &str = "3e23e8160039594a33894f6564e1b1348bbd7a0088d42c4acb73eeaed59c009d";
 
 #[derive(Default)]
 struct FakeNetwork {
     broken: AtomicBool,
+    stuck: AtomicBool,
 }
 
 impl HostNetwork for FakeNetwork {
     fn ensure<'a>(&'a self, _: &'a v1::HostSpec) -> BoxFuture<'a, Result<(), String>> {
-        let broken = self.broken.load(Ordering::SeqCst);
-        async move { if broken { Err("the cable is cut".into()) } else { Ok(()) } }.boxed()
+        let (broken, stuck) = (self.broken.load(Ordering::SeqCst), self.stuck.load(Ordering::SeqCst));
+        async move {
+            if stuck {
+                std::future::pending::<()>().await;
+            }
+            if broken { Err("the cable is cut".into()) } else { Ok(()) }
+        }
+        .boxed()
     }
 
     fn netns(&self, _: InstanceId) -> PathBuf {
@@ -64,7 +74,7 @@ impl HostNetwork for FakeNetwork {
 /// One life of an agent.
 struct Agent {
     shared: Arc<Shared>,
-    specs: watch::Sender<Option<Arc<v1::HostSpec>>>,
+    specs: watch::Sender<Option<Received>>,
     task: JoinHandle<()>,
 }
 
@@ -72,9 +82,13 @@ impl Agent {
     async fn start(dir: &Path, vmm: &Arc<FakeVmm>, network: &Arc<FakeNetwork>) -> Self {
         let image_dir = dir.join("images");
         fs::create_dir_all(&image_dir).unwrap();
-        fs::write(image_dir.join("e-1.erofs"), "").unwrap();
-        let manifest = format!(r#"{{"engine":"e","version":"1","digest":"{DIGEST}","sizeBytes":0}}"#);
-        fs::write(image_dir.join("e-1.json"), manifest).unwrap();
+        for (name, version, digest, content) in [("e-1", "1", DIGEST, ""), ("e-2", "2", OTHER_DIGEST, "b")] {
+            fs::write(image_dir.join(format!("{name}.erofs")), content).unwrap();
+            let size = content.len();
+            let manifest =
+                format!(r#"{{"engine":"e","version":"{version}","digest":"{digest}","sizeBytes":{size}}}"#);
+            fs::write(image_dir.join(format!("{name}.json")), manifest).unwrap();
+        }
         let (ledger, _) = Ledger::open(dir).unwrap();
         let volumes = Volumes::new(dir);
         let vmm: Arc<dyn Vmm> = Arc::<FakeVmm>::clone(vmm);
@@ -100,11 +114,16 @@ impl Agent {
     }
 
     fn hear(&self) {
-        self.shared.contact.welcomed(Instant::now(), Duration::from_secs(60));
+        self.shared.contact.welcomed(BootTime::now(), Duration::from_secs(60));
     }
 
     fn send(&self, generation: u64, ids: &[InstanceId]) {
-        self.specs.send_replace(Some(Arc::new(spec(generation, ids))));
+        self.send_spec(spec(generation, ids));
+    }
+
+    fn send_spec(&self, spec: v1::HostSpec) {
+        let session = self.shared.contact.now().session;
+        self.specs.send_replace(Some(Received { session, spec: Arc::new(spec) }));
     }
 
     fn machine(&self) -> Option<v1::InstanceReport> {
@@ -226,6 +245,7 @@ async fn a_restarted_agent_adopts_and_neither_starts_nor_stops_on_its_own() {
     })
     .await;
     agent.hear();
+    agent.send(5, &[ID]);
     eventually("with contact it runs", || agent.is(MachineState::Running)).await;
 }
 
@@ -278,11 +298,77 @@ async fn an_image_that_is_not_here_fails_with_what_is_here() {
     agent.hear();
     let mut wrong = spec(1, &[ID]);
     wrong.instances.iter_mut().for_each(|one| one.image_digest = "00".into());
-    agent.specs.send_replace(Some(Arc::new(wrong)));
+    agent.send_spec(wrong);
     eventually("it failed", || {
         agent.machine().is_some_and(|m| m.machine() == MachineState::Failed && m.message.contains("e 1 ("))
     })
     .await;
     let machines: BTreeMap<_, _> = agent.shared.ledger.contents().machines;
     assert!(machines.is_empty(), "nothing was started");
+}
+
+/// A host that was cut off for long: its machine was given to another host, and then died here.
+#[tokio::test]
+async fn a_new_session_starts_nothing_that_an_earlier_one_wanted() {
+    let host = Host::new();
+    let agent = host.agent().await;
+    agent.hear();
+    agent.send(1, &[ID]);
+    eventually("it runs", || agent.is(MachineState::Running)).await;
+    agent.hear();
+    host.vmm.die(ID);
+    eventually("it is not started", || {
+        agent.machine().is_some_and(|m| m.message.contains("has not confirmed"))
+    })
+    .await;
+    assert_eq!(host.vmm.starts(), 1);
+    // The new spec takes its time in the kernel, and does not have it any more.
+    host.network.stuck.store(true, Ordering::SeqCst);
+    agent.send(2, &[InstanceId::from_u128(8)]);
+    eventually("its volume goes", || !host.volume().exists()).await;
+    assert_eq!(host.vmm.starts(), 1);
+    agent.kill().await;
+    host.network.stuck.store(false, Ordering::SeqCst);
+
+    // A spec that waited in this agent while the next session opened is of the earlier one.
+    let agent = host.agent().await;
+    agent.hear();
+    let earlier = Received { session: agent.shared.contact.now().session, spec: Arc::new(spec(2, &[ID])) };
+    agent.hear();
+    agent.specs.send_replace(Some(earlier));
+    eventually("it is accepted", || agent.shared.board.accepted() == 2).await;
+    assert_eq!(host.vmm.starts(), 1);
+    agent.send(3, &[ID]);
+    eventually("the session's own spec starts it", || agent.is(MachineState::Running)).await;
+}
+
+#[tokio::test]
+async fn machines_end_before_the_network_is_made() {
+    let host = Host::new();
+    let agent = host.agent().await;
+    agent.hear();
+    agent.send(1, &[ID]);
+    eventually("it runs", || agent.is(MachineState::Running)).await;
+    host.network.stuck.store(true, Ordering::SeqCst);
+    agent.send(2, &[InstanceId::from_u128(8)]);
+    eventually("it ends", || host.vmm.living() == 0).await;
+}
+
+#[tokio::test]
+async fn another_image_is_for_the_next_start_only() {
+    let host = Host::new();
+    let agent = host.agent().await;
+    agent.hear();
+    agent.send(1, &[ID]);
+    eventually("it runs", || agent.is(MachineState::Running)).await;
+    let mut other = spec(2, &[ID]);
+    other.instances.iter_mut().for_each(|one| one.image_digest = OTHER_DIGEST.into());
+    agent.send_spec(other);
+    eventually("it is accepted", || agent.shared.board.accepted() == 2).await;
+    let image = |name: &str| host.dir.path().join("images").join(name);
+    assert_eq!(host.vmm.images(), [image("e-1.erofs")], "what runs is left alone");
+    assert!(agent.is(MachineState::Running));
+    host.vmm.die(ID);
+    eventually("it runs again", || host.vmm.living() == 1).await;
+    assert_eq!(host.vmm.images(), [image("e-1.erofs"), image("e-2.erofs")]);
 }

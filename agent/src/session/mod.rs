@@ -13,7 +13,7 @@ use shardplane_proto::v1;
 use tokio::sync::watch;
 
 use self::{members::Members, stream::End};
-use crate::{board::Board, contact::Contact};
+use crate::{board::Board, contact::Contact, reconcile::Received};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -31,7 +31,7 @@ pub struct Session {
     /// Told of every message.
     pub contact: Arc<Contact>,
     /// Where the newest spec goes.
-    pub specs: watch::Sender<Option<Arc<v1::HostSpec>>>,
+    pub specs: watch::Sender<Option<Received>>,
 }
 
 impl Session {

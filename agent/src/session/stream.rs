@@ -16,6 +16,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Status, Streaming, metadata::MetadataValue, transport::Endpoint};
 
 use super::Session;
+use crate::{boot_time::BootTime, reconcile::Received};
 
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
 /// For the answer to `Open` and for the welcome.
@@ -27,6 +28,9 @@ const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
 const STALLED_AFTER: Duration = Duration::from_secs(5);
 /// A leader says something every second while a quorum confirms it; after this silence another may lead.
 const SILENT_AFTER: Duration = Duration::from_secs(10);
+/// This task looks around every second. After so long a pause it was not running, as on a suspended host, and what it finds
+/// then may be as old as the pause.
+const STOOD_STILL_AFTER: Duration = Duration::from_secs(5);
 /// Outcomes are sent again this often while the spec still has their tasks.
 const REPEAT_OUTCOMES_EVERY: u32 = 5;
 /// A spec of a host with many instances and many remotes is large.
@@ -87,6 +91,8 @@ async fn connect(session: &Session, address: &str) -> Result<Open, End> {
     outgoing.try_send(message(from_host::Body::Hello(hello))).map_err(|error| refused(error.to_string()))?;
     let mut request = Request::new(ReceiverStream::new(stream));
     request.metadata_mut().insert("authorization", bearer);
+    // The welcome may lie here for long before it is read; it was sent after this.
+    let asked = BootTime::now();
     let opened = timeout(OPEN_DEADLINE, client.open(request)).await;
     let mut incoming = opened
         .map_err(|_| refused("it did not open the stream in time".into()))?
@@ -95,7 +101,7 @@ async fn connect(session: &Session, address: &str) -> Result<Open, End> {
     let first = timeout(OPEN_DEADLINE, incoming.message()).await;
     let first = first.map_err(|_| refused("it sent no welcome in time".into()))?;
     match first.map_err(|status| not_opened(&status))?.and_then(|message| message.body) {
-        Some(to_host::Body::Welcome(welcome)) => welcomed(session, &welcome),
+        Some(to_host::Body::Welcome(welcome)) => welcomed(session, asked, &welcome),
         Some(to_host::Body::Spec(_) | to_host::Body::Heartbeat(_)) | None => {
             return Err(refused("its first message was not a welcome".into()));
         }
@@ -120,8 +126,9 @@ fn not_opened(status: &Status) -> End {
     }
 }
 
-fn welcomed(session: &Session, welcome: &v1::Welcome) {
-    session.contact.welcomed(Instant::now(), Duration::from_millis(welcome.lost_after_ms));
+/// `asked`: a moment before the coordinator sent it.
+fn welcomed(session: &Session, asked: BootTime, welcome: &v1::Welcome) {
+    session.contact.welcomed(asked, Duration::from_millis(welcome.lost_after_ms));
 }
 
 async fn serve(
@@ -134,7 +141,12 @@ async fn serve(
     let mut beats = 0u32;
     let (mut taken, mut heard) = (Instant::now(), Instant::now());
     let mut full = Some(session.board.full());
+    let mut turn = BootTime::now();
     loop {
+        if let Some(why) = stood_still(turn, BootTime::now()) {
+            return why;
+        }
+        turn = BootTime::now();
         // Only what the stream has room for is taken off the board: a slow stream sends newer facts, not more.
         let room = match outgoing.try_reserve() {
             Ok(permit) => {
@@ -159,6 +171,13 @@ async fn serve(
         tokio::select! {
             received = incoming.message() => match received {
                 Ok(Some(message)) => {
+                    let now = BootTime::now();
+                    if let Some(why) = stood_still(turn, now) {
+                        return why;
+                    }
+                    if !session.contact.heard(now) {
+                        return "its message came when it may have given this host up".into();
+                    }
                     heard = Instant::now();
                     take(session, message);
                 }
@@ -189,11 +208,20 @@ fn next(session: &Session, full: &mut Option<v1::HostReport>) -> Option<from_hos
     session.board.next_outcome().map(from_host::Body::Outcome)
 }
 
+/// Some when this task did not run for so long that what waits for it may be too old to act upon.
+fn stood_still(turn: BootTime, now: BootTime) -> Option<String> {
+    let pause = now.saturating_duration_since(turn);
+    (pause > STOOD_STILL_AFTER).then(|| format!("this agent stood still for {} s", pause.as_secs()))
+}
+
 fn take(session: &Session, message: v1::ToHost) {
-    session.contact.heard(Instant::now());
     match message.body {
-        Some(to_host::Body::Welcome(welcome)) => welcomed(session, &welcome),
-        Some(to_host::Body::Spec(spec)) => drop(session.specs.send_replace(Some(Arc::new(spec)))),
+        Some(to_host::Body::Welcome(welcome)) => welcomed(session, BootTime::now(), &welcome),
+        Some(to_host::Body::Spec(spec)) => {
+            let session_number = session.contact.now().session;
+            let received = Received { session: session_number, spec: Arc::new(spec) };
+            drop(session.specs.send_replace(Some(received)));
+        }
         Some(to_host::Body::Heartbeat(v1::Heartbeat {})) => {}
         // A newer coordinator says something this agent does not know: heard all the same.
         None => {}
@@ -210,4 +238,17 @@ fn sources(error: &dyn std::error::Error) -> String {
         last = source;
     }
     last.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_noticed_and_a_busy_host_is_not_one() {
+        let turn = BootTime::now();
+        assert_eq!(stood_still(turn, turn + STOOD_STILL_AFTER), None);
+        let why = stood_still(turn, turn + Duration::from_secs(3600)).unwrap();
+        assert_eq!(why, "this agent stood still for 3600 s");
+    }
 }

@@ -5,6 +5,7 @@
 use std::{
     collections::BTreeMap,
     io,
+    path::PathBuf,
     sync::{Mutex, MutexGuard},
     time::Duration,
 };
@@ -72,6 +73,11 @@ impl FakeVmm {
     /// All starts so far, also those that failed.
     pub fn starts(&self) -> usize {
         self.lock().starts.len()
+    }
+
+    /// The image of each start so far.
+    pub fn images(&self) -> Vec<PathBuf> {
+        self.lock().starts.iter().map(|spec| spec.image.clone()).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -125,6 +125,12 @@ impl Host {
         self.agent = Some(child);
     }
 
+    /// Sends the agent a signal that it survives.
+    pub fn signal_agent(&self, signal: Signal) {
+        let pid = self.agent.as_ref().unwrap().id();
+        kill(Pid::from_raw(i32::try_from(pid).unwrap()), signal).unwrap();
+    }
+
     /// Ends the agent with a signal and waits for its end.
     pub fn end_agent(&mut self, signal: Signal) {
         if let Some(mut child) = self.agent.take() {

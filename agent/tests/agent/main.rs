@@ -323,6 +323,40 @@ fn an_agent_follows_the_leader_and_notices_a_dead_peer() {
     });
 }
 
+/// A host that was away for long, as in a suspension: its machine died, and another host has the instance now. Neither the
+/// heartbeats that waited for the agent nor the next welcome make it start the machine of the old spec.
+#[test]
+fn a_host_that_comes_back_waits_for_the_new_spec() {
+    on_a_host(async |host| {
+        let mut coordinator = Coordinator::start().await;
+        host.configure(coordinator.address);
+        host.start_agent();
+        let (hello, mut session) = coordinator.session().await;
+        let digest = hello.images.first().unwrap().digest.clone();
+        let lost_after = Duration::from_secs(3);
+        let lost_after_ms = u64::try_from(lost_after.as_millis()).unwrap();
+        session.say(v1::to_host::Body::Welcome(v1::Welcome { term: 1, lost_after_ms })).await;
+        session.spec(spec(1, 1, &digest, 1)).await;
+        engine(&mut session).await;
+        host.signal_agent(Signal::SIGSTOP);
+        kill(Pid::from_raw(host.machines()[0]), Signal::SIGKILL).unwrap();
+        // The pause itself is what is tested.
+        tokio::time::sleep(lost_after * 2).await;
+        host.signal_agent(Signal::SIGCONT);
+        let (_, mut session) = coordinator.session().await;
+        let waits = |report: &v1::HostReport| {
+            machine(report).is_some_and(|one| one.message.contains("has not confirmed"))
+        };
+        let report = session.report("it waits", waits).await;
+        assert_eq!(machine(&report).map(|one| one.machine_starts), Some(1));
+        session.spec(spec(1, 2, &digest, 0)).await;
+        session.report("gone", |report| report.gone == [ID.to_string()]).await;
+        let started =
+            session.reports.iter().any(|report| machine(report).is_some_and(|one| one.machine_starts > 1));
+        assert!(!started && host.machines().is_empty());
+    });
+}
+
 /// What PID 1 of a machine may do and sees, from outside.
 fn confined(pid: i32) {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
