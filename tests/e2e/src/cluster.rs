@@ -212,10 +212,11 @@ impl<'w> Cluster<'w> {
         let status = self.status().map_err(say)?;
         let (shards, replicas) = self.counts();
         let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
-        let wrong = conditions.iter().find(|c| c["type"] != "LimitsEnforced" && c["status"] != "True");
+        let wrong: Vec<&Value> =
+            conditions.iter().filter(|c| c["type"] != "LimitsEnforced" && c["status"] != "True").collect();
         let lists = |member: &str| status[member].as_array().map_or(0, Vec::len);
-        if let Some(wrong) = wrong {
-            return Err(wrong.to_string());
+        if !wrong.is_empty() {
+            return Err(format!("{wrong:?}"));
         }
         if status["state"] != "stable" || status["clusterState"] != "ok" {
             return Err(format!("{} and {}", status["state"], status["clusterState"]));
