@@ -131,9 +131,9 @@ fn cargo_tree(depth: &str) -> BTreeSet<String> {
         .args(["--prefix", "none", "--format", "{p}", "--depth", depth])
         .current_dir(top())
         .output()
-        .unwrap();
+        .expect("cargo can be run");
     assert!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = String::from_utf8(output.stdout).expect("cargo prints UTF-8");
     let names = text.lines().filter_map(|line| line.split_whitespace().next());
     names.filter(|name| *name != "shardplane-model").map(str::to_owned).collect()
 }
