@@ -2,7 +2,7 @@
 //! the tests beside it.
 
 use std::{
-    fs, io,
+    env, fs, io,
     path::{Path, PathBuf},
 };
 
@@ -25,10 +25,12 @@ impl SourceFile {
     }
 }
 
-/// The top of the tree.
+/// The top of the tree: of the checkout that cargo runs in, else of the one this was compiled in.
 pub fn top() -> PathBuf {
+    let crate_dir =
+        env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
     // This crate lies two folders below it.
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map(Path::to_path_buf).unwrap_or_default()
+    crate_dir.ancestors().nth(2).map(Path::to_path_buf).unwrap_or_default()
 }
 
 /// All text files, in the order of their paths.
