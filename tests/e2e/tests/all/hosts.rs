@@ -75,8 +75,11 @@ fn forgotten(cluster: &Cluster<'_>, old: &BTreeSet<String>) -> Result<()> {
 
 /// The host is back with volumes of the past. Its old instances never run again, and it is used like any other.
 fn returns(world: &World, cluster: &Cluster<'_>, old: &[Instance], host: u32) -> Result<()> {
-    world.start_host(host)?;
     let volumes = shardplane_e2e::lib_dir(world).join(format!("h{host}/volumes"));
+    for instance in old {
+        ensure!(volumes.join(&instance.id).exists(), "the dead host lost the volume of {}", instance.id);
+    }
+    world.start_host(host)?;
     let gone = || {
         for instance in old {
             let serving = process::inits_of(&instance.id).map_err(|error| format!("{error:#}"))?;

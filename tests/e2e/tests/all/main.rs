@@ -15,6 +15,7 @@ mod partitions;
 mod passwords;
 mod power;
 mod spread;
+mod storm;
 mod story;
 
 use std::time::Duration;
