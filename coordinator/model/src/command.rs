@@ -2,7 +2,7 @@
 //! [`crate::apply`] on every member alike. Every id and time in here was made before the entry was proposed.
 
 use serde::{Deserialize, Serialize};
-use shardplane_proto::ids::{ClusterId, HostId, InstanceId, OperationId, RequestId, ResourceId, TaskId};
+use shardplane_proto::ids::{ClusterId, HostId, InstanceId, OperationId, RequestId, ResourceId, TaskId, TokenId};
 
 use crate::{
     engine::Fact,
@@ -35,6 +35,8 @@ pub enum Command {
     ForgetHost(HostId),
     /// A new API token.
     AddToken(Token),
+    /// An operator takes an API token back.
+    RemoveToken(TokenId),
     /// The installation's configuration.
     Configure(Settings),
 }
@@ -185,6 +187,11 @@ pub enum Decision {
         host: HostId,
         /// For people.
         message: String,
+    },
+    /// A host that was declared lost is heard: the declaration met it coming back.
+    HostFound {
+        /// The host.
+        host: HostId,
     },
     /// An operation has nothing left to do.
     EndOperation {

@@ -54,18 +54,25 @@ pub struct Refusal {
     pub code: RefusalCode,
     /// The text for people; all violations, one after another.
     pub message: String,
+    /// The broken rules of the resource, when that is the reason.
+    pub violations: Vec<Violation>,
 }
 
 impl Refusal {
     /// A refusal with a text of its own.
     pub fn new(code: RefusalCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: message.into(), violations: Vec::new() }
+    }
+
+    /// A refusal that lists every violation.
+    pub fn of(code: RefusalCode, violations: Vec<Violation>) -> Self {
+        let lines: Vec<String> = violations.iter().map(Violation::to_string).collect();
+        Self { code, message: lines.join("; "), violations }
     }
 
     /// `BadData` that lists every violation.
-    pub fn bad_data(violations: &[Violation]) -> Self {
-        let lines: Vec<String> = violations.iter().map(Violation::to_string).collect();
-        Self::new(RefusalCode::BadData, lines.join("; "))
+    pub fn bad_data(violations: Vec<Violation>) -> Self {
+        Self::of(RefusalCode::BadData, violations)
     }
 
     /// A decision that was made for an older state.

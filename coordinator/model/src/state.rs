@@ -78,7 +78,13 @@ impl State {
 
     /// Tasks of a cluster that are asked for and not ended.
     pub fn running_tasks(&self, cluster: ClusterId) -> impl Iterator<Item = &Task> {
-        self.tasks.values().filter(move |task| task.cluster == cluster && task.state == TaskState::Running)
+        self.tasks_of(cluster).filter(|task| task.state == TaskState::Running)
+    }
+
+    /// All tasks kept of a cluster, oldest first.
+    pub fn tasks_of(&self, cluster: ClusterId) -> impl Iterator<Item = &Task> {
+        let ids = self.clusters.get(&cluster).map(|cluster| cluster.tasks.as_slice()).unwrap_or_default();
+        ids.iter().filter_map(|id| self.tasks.get(id))
     }
 
     /// What is promised on a host to all instances that are not proved gone.
@@ -149,7 +155,9 @@ pub struct Cluster {
     pub engine: EngineKind,
     /// Its instances, retiring ones included, in the order they were made.
     pub instances: Vec<InstanceId>,
-    /// Whether the cluster was whole once; from then on it is repaired, not formed.
+    /// Its tasks that are kept, oldest first.
+    pub tasks: Vec<TaskId>,
+    /// Whether the cluster served once; from then on it is repaired, not formed.
     pub formed: bool,
     /// Log index of the last change of what guests are configured with.
     pub config_generation: Generation,

@@ -2,8 +2,10 @@
 //! and what an earlier release wrote is still read. `tests/golden` holds one log and the state it led to; it is rewritten with
 //! `REWRITE_GOLDEN=1` only when the format changes on purpose.
 #![allow(clippy::unwrap_used)]
-
-#![allow(clippy::disallowed_methods, reason = "golden files are read and rewritten here; the crate itself does no I/O")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "golden files are read and rewritten here; the crate itself does no I/O"
+)]
 
 use std::{fs, path::PathBuf};
 

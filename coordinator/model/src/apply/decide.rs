@@ -55,6 +55,18 @@ impl Step<'_> {
                 self.event(Severity::Warning, "HostLost", subject, message.clone());
                 Ok(Applied::Changed)
             }
+            Decision::HostFound { host } => {
+                let Some(host) =
+                    self.state.hosts.get_mut(host).filter(|host| host.presence != Presence::Present)
+                else {
+                    return Ok(Applied::Unchanged);
+                };
+                host.presence = Presence::Present;
+                let (subject, message) =
+                    (format!("host/{}", host.id), format!("host {} is heard again", host.facts.name));
+                self.event(Severity::Normal, "HostBack", subject, message);
+                Ok(Applied::Changed)
+            }
             Decision::EndOperation { operation, error } => {
                 let now = self.state.now;
                 let running =
@@ -221,6 +233,9 @@ impl Step<'_> {
                 ended: None,
             };
             self.state.tasks.insert(new.id, task);
+            if let Some(cluster) = self.state.clusters.get_mut(&cluster) {
+                cluster.tasks.push(new.id);
+            }
             if let Some(operation) = self.state.operations.get_mut(&operation) {
                 operation.tasks.push(new.id);
             }

@@ -7,7 +7,7 @@ mod prune;
 
 use std::collections::BTreeSet;
 
-use shardplane_proto::ids::{ClusterId, Generation, HostId, InstanceId, RequestId, ResourceId};
+use shardplane_proto::ids::{ClusterId, Generation, HostId, InstanceId, RequestId, ResourceId, TaskId};
 
 use crate::{
     command::{Applied, Command, Delete, Entry, Put},
@@ -117,6 +117,7 @@ impl Step<'_> {
                 let cluster = Cluster {
                     engine,
                     instances: Vec::new(),
+                    tasks: Vec::new(),
                     formed: false,
                     config_generation: generation,
                     last_move: None,
@@ -217,14 +218,14 @@ impl Step<'_> {
         });
     }
 
-    fn end_task(&mut self, id: shardplane_proto::ids::TaskId, to: TaskState) -> Applied {
+    fn end_task(&mut self, id: TaskId, to: TaskState) -> Applied {
         let now = self.state.now;
         let Some(task) = self.state.tasks.get_mut(&id).filter(|task| task.state == TaskState::Running) else {
             return Applied::Unchanged;
         };
         task.state = to;
         task.ended = Some(now);
-        let (instance, payload) = (task.instance, task.payload.clone());
+        let (cluster, instance, payload) = (task.cluster, task.instance, task.payload.clone());
         if let Some(instance) = self.state.instances.get(&instance) {
             self.touched.insert(instance.host);
         }
@@ -232,13 +233,9 @@ impl Step<'_> {
         let same = |task: &&crate::state::Task| {
             task.instance == instance && task.payload == payload && task.state != TaskState::Running
         };
-        let ended: Vec<_> =
-            self.state.tasks.values().filter(same).map(|task| (task.id, task.operation)).collect();
-        for (old, operation) in ended.iter().rev().skip(State::TRIES_KEPT) {
-            self.state.tasks.remove(old);
-            if let Some(operation) = self.state.operations.get_mut(operation) {
-                operation.tasks.retain(|task| task != old);
-            }
+        let ended: Vec<TaskId> = self.state.tasks_of(cluster).filter(same).map(|task| task.id).collect();
+        for old in ended.iter().rev().skip(State::TRIES_KEPT) {
+            self.state.forget_task(*old);
         }
         Applied::Changed
     }

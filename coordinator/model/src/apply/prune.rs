@@ -1,12 +1,25 @@
 //! Keeping the state bounded: old requests, events, ended operations and rested addresses go. Part of every apply, so that all
 //! members forget alike.
 
+use shardplane_proto::ids::TaskId;
+
 use crate::{
     resource::Outcome,
     state::{OperationState, State},
 };
 
 impl State {
+    /// Removes a task from everything that lists it.
+    pub(super) fn forget_task(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.remove(&id) else { return };
+        if let Some(cluster) = self.clusters.get_mut(&task.cluster) {
+            cluster.tasks.retain(|other| *other != id);
+        }
+        if let Some(operation) = self.operations.get_mut(&task.operation) {
+            operation.tasks.retain(|other| *other != id);
+        }
+    }
+
     pub(super) fn prune(&mut self) {
         while self.events.len() > State::EVENTS_KEPT
             && let Some((oldest, _)) = self.events.get_min().cloned()
@@ -28,9 +41,7 @@ impl State {
             let oldest: Vec<_> = ended.take(surplus).map(|o| (o.id, o.tasks.clone())).collect();
             for (id, tasks) in oldest {
                 self.operations.remove(&id);
-                tasks.iter().for_each(|task| {
-                    self.tasks.remove(task);
-                });
+                tasks.iter().for_each(|task| self.forget_task(*task));
             }
         }
         let rested = |at: crate::time::Timestamp| self.now.since(at) > State::ADDRESS_RESTS;

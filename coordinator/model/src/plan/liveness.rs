@@ -13,6 +13,9 @@ pub(super) fn plan(state: &State, observed: &Observed, now: Timestamp, plan: &mu
     let grace = state.settings.lost_after;
     for host in state.hosts.values() {
         match host.presence {
+            Presence::Lost { .. } if observed.hears(host.id, now) => {
+                plan.propose.push(Decision::HostFound { host: host.id });
+            }
             Presence::Lost { .. } => {}
             Presence::Present => {
                 let heard = observed.last_heard(host.id);

@@ -81,7 +81,7 @@ pub(super) fn reconcile(
     }
     let mut new = Vec::new();
     for step in steps {
-        let same: Vec<&Task> = state.tasks.values().filter(|task| is(task, step)).collect();
+        let same: Vec<&Task> = state.tasks_of(cluster).filter(|task| is(task, step)).collect();
         if same.iter().any(|task| task.state == TaskState::Running) {
             plan.wait(cluster, format!("{} on instance {}", step.name, step.instance));
             continue;

@@ -151,11 +151,12 @@ pub fn put(state: &State, resource: &v1::Resource) -> Result<Submission, Refusal
         resource.body.as_ref().ok_or_else(|| Refusal::new(RefusalCode::BadData, "the resource is empty"))?;
     let given = metadata_of(body);
     if given.id.is_empty() {
-        let text = "metadata.id: is required: a ULID made by the client";
-        return Err(Refusal::new(RefusalCode::MissingIdField, text));
+        let missing = Violation::new("metadata.id", "is required: a ULID made by the client");
+        return Err(Refusal::of(RefusalCode::MissingIdField, vec![missing]));
     }
     if given.name.trim().is_empty() {
-        return Err(Refusal::new(RefusalCode::MissingNameField, "metadata.name: is required"));
+        let missing = Violation::new("metadata.name", "is required");
+        return Err(Refusal::of(RefusalCode::MissingNameField, vec![missing]));
     }
     let mut wrong = Vec::new();
     let id: Option<ResourceId> = id_field("metadata.id", Some(&given.id), &mut wrong);
@@ -167,7 +168,7 @@ pub fn put(state: &State, resource: &v1::Resource) -> Result<Submission, Refusal
             return Ok(Submission { id, metadata, spec, secret });
         }
     }
-    Err(Refusal::bad_data(&wrong))
+    Err(Refusal::bad_data(wrong))
 }
 
 /// Whether the spec carries its sealed secret already, so that a changed one can be told.
@@ -304,7 +305,7 @@ fn overlap(state: &State, vpc: ResourceId, cidr: Cidr) -> Option<Violation> {
 pub fn check(state: &State, put: &Put) -> Result<(), Refusal> {
     let wrong = violations(state, put.id, &put.metadata, &put.spec, SecretKnown::Yes);
     if !wrong.is_empty() {
-        return Err(Refusal::bad_data(&wrong));
+        return Err(Refusal::bad_data(wrong));
     }
     match state.resources.get(&put.id) {
         Some(existing) if existing.change.outcome == Outcome::InFlight => Err(in_flight(existing)),

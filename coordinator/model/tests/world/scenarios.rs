@@ -348,6 +348,7 @@ fn a_lost_member_that_is_being_moved_is_let_go_and_its_heir_takes_its_place() {
         | Decision::StartTasks { .. }
         | Decision::DropTasks { .. }
         | Decision::Formed { .. }
+        | Decision::HostFound { .. }
         | Decision::Satisfied { .. }
         | Decision::Fail { .. }
         | Decision::Remove { .. }
