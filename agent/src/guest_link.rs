@@ -16,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use futures::{SinkExt as _, StreamExt as _};
 use prost::Message as _;
-use shardplane_proto::{ids::InstanceId, v1};
+use shardplane_proto::{MAX_GUEST_FRAME, ids::InstanceId, v1};
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::watch,
@@ -27,8 +27,6 @@ use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use crate::{board::Board, machine::Assignment};
 
-/// Largest frame in either direction.
-const MAX_FRAME: usize = 1 << 20;
 /// A guest that takes longer to read a frame, or to say hello, is cut off and may dial again.
 const IO_DEADLINE: Duration = Duration::from_secs(5);
 /// A supervisor reports every second; after this silence its last report no longer counts.
@@ -123,7 +121,7 @@ impl Link {
                     }
                 },
             };
-            let codec = LengthDelimitedCodec::builder().max_frame_length(MAX_FRAME).new_codec();
+            let codec = LengthDelimitedCodec::builder().max_frame_length(MAX_GUEST_FRAME).new_codec();
             let ended = tokio::select! {
                 ended = self.serve(Framed::new(stream, codec)) => ended,
                 // A supervisor has one connection: a new one means that the old one is dead.
@@ -234,7 +232,7 @@ mod tests {
 
     impl Guest {
         async fn dial(socket: &Path) -> Self {
-            let codec = LengthDelimitedCodec::builder().max_frame_length(MAX_FRAME).new_codec();
+            let codec = LengthDelimitedCodec::builder().max_frame_length(MAX_GUEST_FRAME).new_codec();
             let mut guest = Self(Framed::new(UnixStream::connect(socket).await.unwrap(), codec));
             guest.say(v1::from_guest::Body::Hello(v1::GuestHello::default())).await;
             guest

@@ -149,7 +149,14 @@ mod tests {
 
     #[test]
     fn what_is_not_a_ulid_is_refused() {
-        for text in ["", "x", "81arz3ndektsv4rrffq69g5fav", "01arz3ndektsv4rrffq69g5fai", "01arz3ndektsv4rrffq69g5fa", "01arz3ndektsv4rrffq69g5fa\u{e9}"] {
+        for text in [
+            "",
+            "x",
+            "81arz3ndektsv4rrffq69g5fav",
+            "01arz3ndektsv4rrffq69g5fai",
+            "01arz3ndektsv4rrffq69g5fa",
+            "01arz3ndektsv4rrffq69g5fa\u{e9}",
+        ] {
             assert!(text.parse::<HostId>().is_err(), "{text}");
         }
     }

@@ -3,7 +3,9 @@
 //! In: failures of the kernel, of `nft` and of the wanted state. Out: [`NetworkError`], whose text says what was
 //! attempted on what. The agent puts it into its report.
 
-use std::{fmt, io, net::Ipv4Addr, path::PathBuf, time::Duration};
+use std::{io, net::Ipv4Addr, path::PathBuf, time::Duration};
+
+use shardplane_proto::causes::with_causes;
 
 use super::{NetworkChanges, WantedError, name::Namespace};
 
@@ -100,22 +102,9 @@ fn count(failures: &[Failure]) -> String {
 }
 
 fn first(failures: &[Failure]) -> String {
-    failures.first().map_or_else(String::new, |failure| format!("{}: {}", failure.of, Chain(&failure.cause)))
-}
-
-/// An error with its causes on one line.
-struct Chain<'a>(&'a NetworkError);
-
-impl fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut cause = std::error::Error::source(self.0);
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
-        Ok(())
-    }
+    failures
+        .first()
+        .map_or_else(String::new, |failure| format!("{}: {}", failure.of, with_causes(&failure.cause)))
 }
 
 /// Why one VPC or machine is not as wanted.

@@ -5,7 +5,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use futures::{FutureExt as _, future::BoxFuture};
-use shardplane_proto::{ids::InstanceId, v1};
+use shardplane_proto::{causes::with_causes, ids::InstanceId, v1};
 
 use crate::network::{Network, PortKind, WantedNetwork};
 
@@ -27,7 +27,8 @@ pub trait HostNetwork: Send + Sync + 'static {
 impl HostNetwork for Network {
     fn ensure<'a>(&'a self, spec: &'a v1::HostSpec) -> BoxFuture<'a, Result<(), String>> {
         async move {
-            let wanted = WantedNetwork::from_spec(spec, PortKind::Veth).map_err(|error| chain(&error))?;
+            let wanted =
+                WantedNetwork::from_spec(spec, PortKind::Veth).map_err(|error| with_causes(&error))?;
             match tokio::time::timeout(DEADLINE, Network::ensure(self, &wanted)).await {
                 Ok(Ok(changes)) => {
                     for step in changes.steps {
@@ -35,7 +36,7 @@ impl HostNetwork for Network {
                     }
                     Ok(())
                 }
-                Ok(Err(error)) => Err(chain(&error)),
+                Ok(Err(error)) => Err(with_causes(&error)),
                 Err(_) => Err(format!("the network was not as wanted within {} s", DEADLINE.as_secs())),
             }
         }
@@ -49,17 +50,6 @@ impl HostNetwork for Network {
     fn mtu(&self) -> u32 {
         Network::mtu(self)
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 /// The part of a spec that the network depends on, for the wanted instances and those `leaving` that still run: a machine

@@ -7,7 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use shardplane_proto::v1::{self, from_host, host_session_client::HostSessionClient, to_host};
+use shardplane_proto::{
+    causes::innermost,
+    v1::{self, from_host, host_session_client::HostSessionClient, to_host},
+};
 use tokio::{
     sync::mpsc::{self, error::TrySendError},
     time::{MissedTickBehavior, interval, timeout},
@@ -84,7 +87,7 @@ async fn connect(session: &Session, address: &str) -> Result<Open, End> {
     let connected = timeout(OPEN_DEADLINE, endpoint.connect()).await;
     let channel = connected
         .map_err(|_| refused("it did not answer in time".into()))?
-        .map_err(|error| refused(format!("cannot connect: {}", sources(&error))))?;
+        .map_err(|error| refused(format!("cannot connect: {}", innermost(&error))))?;
     let mut client = HostSessionClient::new(channel).max_decoding_message_size(MAX_SPEC_BYTES);
     let (outgoing, stream) = mpsc::channel(OUTGOING);
     let hello = v1::HostHello { accepted_generation: session.board.accepted(), ..session.hello.clone() };
@@ -230,14 +233,6 @@ fn take(session: &Session, message: v1::ToHost) {
 
 fn message(body: from_host::Body) -> v1::FromHost {
     v1::FromHost { body: Some(body) }
-}
-
-fn sources(error: &dyn std::error::Error) -> String {
-    let mut last = error;
-    while let Some(source) = last.source() {
-        last = source;
-    }
-    last.to_string()
 }
 
 #[cfg(test)]

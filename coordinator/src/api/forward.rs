@@ -15,6 +15,7 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
+use shardplane_proto::causes::innermost;
 use tokio::{
     sync::watch,
     time::{Instant, timeout},
@@ -109,14 +110,7 @@ impl Forwarder {
                 strip(response.headers_mut(), grpc);
                 Ok(response.map(Body::new))
             }
-            Ok(Err(error)) => {
-                // The innermost cause is what the system said.
-                let mut cause: &dyn std::error::Error = &error;
-                while let Some(inner) = cause.source() {
-                    cause = inner;
-                }
-                Err(broken(cause.to_string(), !error.is_connect()))
-            }
+            Ok(Err(error)) => Err(broken(innermost(&error), !error.is_connect())),
             Err(_) => Err(broken(format!("no answer within {} s", HEAD.as_secs()), true)),
         }
     }

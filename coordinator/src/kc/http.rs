@@ -9,6 +9,7 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
+use shardplane_proto::causes::innermost;
 use tokio::time::{sleep, timeout};
 
 use super::answer::{Answer, Ask};
@@ -135,13 +136,9 @@ impl Server {
             .body(Full::new(Bytes::from(body)))
             .map_err(|_| "the token has characters that no token has; check KC_TOKEN".to_owned())?;
         let asked = async {
-            let response = self.client.request(request).await.map_err(|cause| {
-                // The innermost cause is what the system said.
-                let mut cause: &dyn std::error::Error = &cause;
-                while let Some(inner) = cause.source() {
-                    cause = inner;
-                }
-                format!("cannot reach {}: {cause}", self.uri.authority().map_or("the server", |a| a.as_str()))
+            let response = self.client.request(request).await.map_err(|error| {
+                let server = self.uri.authority().map_or("the server", |a| a.as_str());
+                format!("cannot reach {server}: {}", innermost(&error))
             })?;
             let status = response.status().as_u16();
             let body = Limited::new(response.into_body(), LARGEST)

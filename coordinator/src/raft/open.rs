@@ -12,6 +12,7 @@ use openraft::{
     BasicNode, Config, SnapshotPolicy,
     error::{InitializeError, RaftError},
 };
+use shardplane_proto::causes::with_causes;
 use tokio::sync::{Semaphore, watch};
 
 use super::{
@@ -107,9 +108,9 @@ pub struct RaftOpenError {
 /// The chain of causes is one line: it is all that the operator sees.
 #[derive(Debug, thiserror::Error)]
 enum Cause {
-    #[error("the log: {}", chain(.0))]
+    #[error("the log: {}", with_causes(.0))]
     Log(#[from] LogError),
-    #[error("the snapshot: {}", chain(.0))]
+    #[error("the snapshot: {}", with_causes(.0))]
     Snapshot(#[from] SnapshotError),
     #[error(
         "the log begins after the snapshot ends: the snapshot file is missing or old. Wipe the directory and join under a new id"
@@ -121,16 +122,6 @@ enum Cause {
     Timing(String),
     #[error("the consensus core: {0}")]
     Core(String),
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        text = format!("{text}: {source}");
-        next = source.source();
-    }
-    text
 }
 
 impl Raft {

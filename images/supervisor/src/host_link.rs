@@ -10,7 +10,10 @@ use bytes::Bytes;
 use futures::{SinkExt as _, StreamExt as _};
 use nix::sys::socket::{setsockopt, sockopt::SndBuf};
 use prost::Message as _;
-use shardplane_proto::v1::{FromGuest, ToGuest};
+use shardplane_proto::{
+    MAX_GUEST_FRAME,
+    v1::{FromGuest, ToGuest},
+};
 use tokio::{
     net::UnixStream,
     sync::mpsc::{self, Receiver, Sender},
@@ -18,8 +21,6 @@ use tokio::{
 };
 use tokio_util::codec::LengthDelimitedCodec;
 
-/// Largest frame either side accepts, in bytes.
-const MAX_FRAME: usize = 1 << 20;
 /// Frames that may wait for a slow host: all kept outcomes and some reports.
 const QUEUE: usize = 512;
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
@@ -82,7 +83,7 @@ async fn talk(
     let framing = LengthDelimitedCodec::builder()
         .big_endian()
         .length_field_length(4)
-        .max_frame_length(MAX_FRAME)
+        .max_frame_length(MAX_GUEST_FRAME)
         .to_owned();
     let mut frames_in = framing.new_read(read);
     let mut frames_out = framing.new_write(write);

@@ -4,7 +4,6 @@
 //! one config and does not change; a new config makes a new value.
 
 use std::{
-    error::Error,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -46,18 +45,6 @@ pub enum EngineError {
 /// For `map_err` on a file step.
 pub fn file_error(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> EngineError {
     move |source| EngineError::File { action, path: path.to_owned(), source }
-}
-
-/// An error with its causes in one line.
-pub fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 /// How to start the engine's process.

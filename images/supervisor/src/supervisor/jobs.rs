@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use shardplane_proto::v1::GuestTask;
+use shardplane_proto::{causes::with_causes, v1::GuestTask};
 use tokio::{
     task::JoinError,
     time::{Instant, sleep, timeout},
@@ -12,7 +12,7 @@ use tokio::{
 
 use super::{InForce, Supervisor};
 use crate::{
-    engine::{self, Engine, EngineError, Report, with_causes},
+    engine::{self, Engine, EngineError, Report},
     lifecycle::Phase,
     tasks,
 };

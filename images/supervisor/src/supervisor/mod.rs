@@ -6,7 +6,10 @@
 use std::{sync::Arc, time::Duration};
 
 use nix::unistd::Pid;
-use shardplane_proto::v1::{FromGuest, GuestConfig, GuestReport, from_guest::Body};
+use shardplane_proto::{
+    causes::with_causes,
+    v1::{FromGuest, GuestConfig, GuestReport, from_guest::Body},
+};
 use tokio::{
     sync::mpsc::Sender,
     task::JoinSet,
@@ -15,7 +18,7 @@ use tokio::{
 
 use self::jobs::{Job, in_time};
 use crate::{
-    engine::{self, Engine, EngineError, Report, with_causes},
+    engine::{self, Engine, EngineError, Report},
     image::Image,
     lifecycle::{self, Pauses, Phase},
     nic::{self, Nic},
