@@ -23,6 +23,7 @@ mod conf;
 mod control;
 mod directives;
 mod hold;
+mod mend;
 mod parse;
 mod perform;
 mod report;
@@ -63,26 +64,30 @@ impl Valkey {
     }
 
     fn write_conf(&self) -> Result<(), EngineError> {
-        let dir = Path::new(CONF_DIR);
-        directory(dir, 0o755, 0)?;
-        // Written beside and renamed: the engine never reads half a file.
-        let fresh = dir.join("valkey.conf.new");
-        match fs::remove_file(&fresh) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(file_error("remove", &fresh)(error));
-            }
-            Ok(()) | Err(_) => {}
-        }
-        let mut file = fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&fresh)
-            .map_err(file_error("create", &fresh))?;
-        file.write_all(self.conf.as_bytes()).map_err(file_error("write", &fresh))?;
-        chown(&fresh, Some(ENGINE_UID), Some(ENGINE_UID)).map_err(file_error("give the engine", &fresh))?;
-        fs::rename(&fresh, CONF).map_err(file_error("rename to valkey.conf", &fresh))
+        directory(Path::new(CONF_DIR), 0o755, 0)?;
+        replace(Path::new(CONF), &self.conf)
     }
+}
+
+/// Puts a file of the engine's in place. Written beside and renamed: the engine never reads half a file.
+fn replace(path: &Path, contents: &str) -> Result<(), EngineError> {
+    let fresh = path.with_added_extension("new");
+    match fs::remove_file(&fresh) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(file_error("remove", &fresh)(error));
+        }
+        Ok(()) | Err(_) => {}
+    }
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&fresh)
+        .map_err(file_error("create", &fresh))?;
+    file.write_all(contents.as_bytes()).map_err(file_error("write", &fresh))?;
+    file.sync_all().map_err(file_error("sync", &fresh))?;
+    chown(&fresh, Some(ENGINE_UID), Some(ENGINE_UID)).map_err(file_error("give the engine", &fresh))?;
+    fs::rename(&fresh, path).map_err(file_error("rename to", path))
 }
 
 fn directory(path: &Path, mode: u32, owner: u32) -> Result<(), EngineError> {
@@ -111,6 +116,12 @@ impl Engine for Valkey {
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
             read => read.map_err(file_error("read", Path::new(NODES_CONF)))?,
         };
+        if let Some(mended) = mend::mend(&nodes) {
+            tracing::warn!(
+                "nodes.conf has replicas with another shard id than their primary: they get the primary's"
+            );
+            replace(Path::new(NODES_CONF), &mended)?;
+        }
         Ok(hold::hold(&nodes, &self.config))
     }
 
