@@ -1,6 +1,8 @@
 //! A process or a guest dies under a client that writes: the engine fails over, the status follows, what died comes back.
 
-use anyhow::{Result, ensure};
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
 use shardplane_e2e::{Cluster, Shape, measured, on_stage, process};
 use shardplane_harness::WorldOptions;
 
@@ -16,7 +18,7 @@ fn host_5_a_process_or_a_guest_dies_and_comes_back_as_it_should() {
         primary_process(&cluster)?;
         primary_guest(&cluster)?;
         replica_guest(&cluster)?;
-        Ok(())
+        shard_ids_disagree(&cluster)
     });
 }
 
@@ -69,4 +71,25 @@ fn replica_guest(cluster: &Cluster<'_>) -> Result<()> {
     let (now, _) = cluster.pair(2)?;
     ensure!(now.id == primary.id, "the loss of a replica moved the primary to {now:?}");
     nothing_lost(cluster, writer)
+}
+
+/// Shard ids travel by gossip after the roles: an engine that dies in between leaves a file that it calls corrupted itself.
+fn shard_ids_disagree(cluster: &Cluster<'_>) -> Result<()> {
+    let before = cluster.wait_agreed(SOON)?;
+    let (_, replica) = cluster.pair(0)?;
+    let (_, other) = cluster.pair(1)?;
+    let (init, engine) = (process::init_of(&replica.id)?, process::engine_of(&replica.id)?);
+    // Stopped, it does not write the file again.
+    process::freeze(engine, true)?;
+    let path = format!("/proc/{init}/root/data/valkey/nodes.conf");
+    let nodes = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let of_other = before.get(&other.endpoint).context("the other replica has no node id")?;
+    let line = nodes.lines().find(|line| line.starts_with(of_other.as_str())).context("it is not known")?;
+    let (head, rest) = line.split_once("shard-id=").context("it has no shard id")?;
+    let changed = format!("{head}shard-id={}{}", "0123456789".repeat(4), &rest[40..]);
+    fs::write(&path, nodes.replace(line, &changed)).with_context(|| format!("cannot write {path}"))?;
+    process::murder(init)?;
+    reborn(cluster, &replica, process::init_of, init, "replica with two shard ids killed")?;
+    ensure!(cluster.wait_agreed(SOON)? == before, "a node id changed");
+    Ok(())
 }
