@@ -2,7 +2,9 @@
 //! [`crate::apply`] on every member alike. Every id and time in here was made before the entry was proposed.
 
 use serde::{Deserialize, Serialize};
-use shardplane_proto::ids::{ClusterId, HostId, InstanceId, OperationId, RequestId, ResourceId, TaskId, TokenId};
+use shardplane_proto::ids::{
+    ClusterId, HostId, InstanceId, OperationId, RequestId, ResourceId, TaskId, TokenId,
+};
 
 use crate::{
     engine::Fact,

@@ -2,7 +2,7 @@
 //! API itself. Out: HTTP status and `errorCode`, or a gRPC status. Used by every handler.
 
 use http::StatusCode;
-use shardplane_model::refusal::{Refusal, RefusalCode};
+use shardplane_model::refusal::{Refusal, RefusalCode, Violation};
 
 use super::{family::Family, json::MalformedBody, store::Unavailable};
 
@@ -37,12 +37,14 @@ pub struct Problem {
     pub trouble: Trouble,
     /// What happened, to what, what to do next.
     pub message: String,
+    /// The broken rules that `message` lists, when that is the reason.
+    pub violations: Vec<Violation>,
 }
 
 impl Problem {
     /// A problem with this text.
     pub fn new(trouble: Trouble, message: impl Into<String>) -> Self {
-        Self { trouble, message: message.into() }
+        Self { trouble, message: message.into(), violations: Vec::new() }
     }
 
     /// The request breaks a rule.
@@ -142,7 +144,8 @@ impl Problem {
 
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
-        Self::new(Trouble::Refused(refusal.code), refusal.message)
+        let Refusal { code, message, violations } = refusal;
+        Self { trouble: Trouble::Refused(code), message, violations }
     }
 }
 

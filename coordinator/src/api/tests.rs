@@ -3,6 +3,7 @@
 mod command_line;
 mod forwarding;
 mod grpc;
+mod operator;
 mod rest;
 
 use std::{net::SocketAddr, sync::Arc};
@@ -12,7 +13,10 @@ use http::{Request, StatusCode};
 use shardplane_model::state::Scope;
 use tower::ServiceExt as _;
 
+use shardplane_proto::v1;
+
 use super::{fake::Fake, json::Node};
+use crate::secrets;
 
 const ALL: [Scope; 4] = [Scope::Read, Scope::Write, Scope::SecretsRead, Scope::Operator];
 

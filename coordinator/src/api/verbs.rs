@@ -69,9 +69,12 @@ impl Api {
     /// Records one command and answers what applying it did.
     ///
     /// # Errors
-    /// `Unavailable`.
-    pub async fn propose(&self, command: Command) -> Result<Option<Result<Applied, Refusal>>, Problem> {
-        Ok(self.store.propose(vec![command]).await?.into_iter().next())
+    /// The refusals of the model; `Unavailable`.
+    pub async fn propose(&self, command: Command) -> Result<Applied, Problem> {
+        match self.store.propose(vec![command]).await?.into_iter().next() {
+            Some(answer) => Ok(answer?),
+            None => Err(Problem::new(Trouble::Internal, "the log gave no answer to a command")),
+        }
     }
 }
 
@@ -142,8 +145,8 @@ impl Session {
         let before = |refusal: Refusal| Refused::Before(refusal.into());
         let submission = match (validate::put(state, resource), earlier) {
             (Ok(submission), []) => submission,
-            (Ok(_), earlier) => return Err(before(Refusal::bad_data(earlier))),
-            (Err(refusal), earlier) => return Err(before(together(earlier, &refusal))),
+            (Ok(_), earlier) => return Err(before(Refusal::bad_data(earlier.to_vec()))),
+            (Err(refusal), earlier) => return Err(before(together(earlier, refusal))),
         };
         let id = submission.id;
         let sealed = submission.secret.as_deref().map(|secret| self.seal(state, id, secret));
@@ -182,9 +185,8 @@ impl Session {
 
     async fn propose(&self, command: Command, resource: ResourceId) -> Result<Accepted, Problem> {
         match self.api.propose(command).await? {
-            Some(Ok(Applied::Accepted { request })) => Ok(Accepted { request, resource }),
-            Some(Err(refusal)) => Err(refusal.into()),
-            Some(Ok(Applied::Changed | Applied::Unchanged)) | None => Err(Problem::new(
+            Applied::Accepted { request } => Ok(Accepted { request, resource }),
+            Applied::Changed | Applied::Unchanged => Err(Problem::new(
                 Trouble::Internal,
                 "the log answered a user's change with something else than a request id",
             )),
@@ -259,20 +261,20 @@ impl Session {
 }
 
 /// What the message parser found and what the model found, without saying the same about a field twice.
-fn together(earlier: &[Violation], refusal: &Refusal) -> Refusal {
-    if earlier.is_empty() || refusal.code == RefusalCode::ResourceIsScheduling {
-        return refusal.clone();
+fn together(earlier: &[Violation], refusal: Refusal) -> Refusal {
+    if earlier.is_empty() || refusal.violations.is_empty() {
+        return refusal;
     }
-    let told = |line: &&str| {
-        !earlier.iter().any(|violation| {
-            line.strip_prefix(violation.path.as_str()).is_some_and(|rest| rest.starts_with([':', '.', '[']))
+    let told = |path: &str| {
+        earlier.iter().any(|violation| {
+            path.strip_prefix(violation.path.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
         })
     };
-    let mut lines: Vec<String> = earlier.iter().map(Violation::to_string).collect();
-    let before = lines.len();
-    lines.extend(refusal.message.split("; ").filter(told).map(str::to_owned));
-    let code = if lines.len() == before { RefusalCode::BadData } else { refusal.code };
-    Refusal::new(code, lines.join("; "))
+    let more: Vec<Violation> =
+        refusal.violations.into_iter().filter(|violation| !told(&violation.path)).collect();
+    let code = if more.is_empty() { RefusalCode::BadData } else { refusal.code };
+    Refusal::of(code, earlier.iter().cloned().chain(more).collect())
 }
 
 #[cfg(test)]
@@ -281,15 +283,20 @@ mod tests {
 
     #[test]
     fn violations_of_both_checks_are_listed_once() {
-        let earlier = [Violation::new("spec.replicasPerShard", "must be a whole number")];
-        let model = Refusal::bad_data(&[
-            Violation::new("spec.replicasPerShard", "is required"),
-            Violation::new("spec.shards", "has 2 shards"),
-        ]);
-        let both = together(&earlier, &model);
-        assert_eq!(both.message, "spec.replicasPerShard: must be a whole number; spec.shards: has 2 shards");
-        let only =
-            together(&earlier, &Refusal::bad_data(&[Violation::new("spec.replicasPerShard", "is required")]));
-        assert_eq!(only.message, "spec.replicasPerShard: must be a whole number");
+        let earlier = [Violation::new("spec.replicasPerShard", "must be a whole number, not \"1; 2\"")];
+        let required = || Violation::new("spec.replicasPerShard", "is required");
+        let model = Refusal::bad_data(vec![required(), Violation::new("spec.shards", "has 2 shards")]);
+        let both = together(&earlier, model);
+        assert_eq!(
+            both.message,
+            "spec.replicasPerShard: must be a whole number, not \"1; 2\"; spec.shards: has 2 shards"
+        );
+        assert_eq!(both.violations.len(), 2);
+        let only = together(&earlier, Refusal::bad_data(vec![required()]));
+        assert_eq!(only.violations, earlier);
+        let missing =
+            Refusal::of(RefusalCode::MissingIdField, vec![Violation::new("metadata.id", "is required")]);
+        let both = together(&earlier, missing);
+        assert_eq!((both.code, both.violations.len()), (RefusalCode::MissingIdField, 2));
     }
 }

@@ -4,6 +4,7 @@
 mod decide;
 mod notice;
 mod prune;
+mod tokens;
 
 use std::collections::BTreeSet;
 
@@ -53,6 +54,7 @@ impl Step<'_> {
                 self.state.tokens.insert(token.id, token.clone());
                 Ok(Applied::Changed)
             }
+            Command::RemoveToken(token) => self.remove_token(*token),
             Command::Configure(settings) => {
                 if self.state.settings == *settings {
                     return Ok(Applied::Unchanged);

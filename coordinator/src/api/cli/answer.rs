@@ -180,15 +180,13 @@ impl Failure {
 
 /// A problem on a terminal: every violation on a line of its own.
 fn told(problem: &Problem) -> String {
-    let lines: Vec<&str> = problem.message.split("; ").collect();
-    let refused = matches!(problem.trouble, Trouble::Refused(RefusalCode::BadData));
-    if !refused || lines.len() < 2 {
+    if problem.violations.len() < 2 {
         return problem.message.clone();
     }
-    let mut text = format!("{} things are not right:", lines.len());
-    for line in lines {
+    let mut text = format!("{} things are not right:", problem.violations.len());
+    for violation in &problem.violations {
         // Writing to a String cannot fail.
-        let _ = write!(text, "\n  {line}");
+        let _ = write!(text, "\n  {violation}");
     }
     text
 }

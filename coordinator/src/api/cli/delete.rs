@@ -1,5 +1,5 @@
 //! `kc delete`: by type and names, or everything a manifest describes, last document first. In: names or a file's text. Out: a line a
-//! resource, and with `-w` changes to wait for.
+//! resource, and with `-w` changes to wait for. Hosts and tokens of the operator's go to [`super::operator`].
 
 use shardplane_model::{
     resource::{Kind, Resource},
@@ -13,7 +13,8 @@ use super::{
     args::Args,
     lookup,
     manifest::{self, Document},
-    types,
+    operator,
+    types::{self, Type},
     wait::{self, Change, Hold},
 };
 
@@ -27,6 +28,11 @@ pub async fn run(
     text: Option<&str>,
     waits_itself: bool,
 ) -> Result<Answer, Failure> {
+    if let (None, [word, names @ ..]) = (&args.filename, args.words.as_slice())
+        && let (Some(Type::Operator(kind)), false) = (types::of(word), names.is_empty())
+    {
+        return operator::delete(&session, kind, names).await;
+    }
     session.caller.needs(&[Scope::Write])?;
     let folder = lookup::folder(&session.state, args.folder.as_deref())?;
     match (&args.filename, text, args.words.as_slice()) {

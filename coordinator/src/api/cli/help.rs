@@ -9,13 +9,15 @@ Read
   kc get all | network-all            every type, or every type of a product
   kc describe <type> <name>           everything about one: status, instances, operations, events
   kc api-resources                    the types and their short names
-  kc get host|instance|operation|event|catalogue [name]     for operators
+  kc get host|instance|operation|event|catalogue|token [name]     for operators
   kc explain placement <cluster>      why each instance is where it is
 
 Change
   kc apply -f <file|->                create or update what a manifest describes
   kc edit <type> <name>               change it in your editor ($KC_EDITOR, $EDITOR)
   kc delete <type> <name>…            delete it (also: rm, remove); or everything in a manifest: -f <file|->
+  kc delete host <name>…              a host that is lost and never returns: forget it
+  kc delete token <name>…             take a token back
 
 Client
   kc login | logout                   check the token; forget it

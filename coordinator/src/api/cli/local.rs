@@ -87,7 +87,7 @@ fn api_resources() -> String {
         row(kind.path(), aliases, kind.name(), types::product(kind), "get,describe,apply,edit,delete")
     });
     let operator = OperatorType::ALL.into_iter().map(|kind| match kind.words() {
-        [first, others @ ..] => row(first, others.to_vec(), "", "operator", "get,describe"),
+        [first, others @ ..] => row(first, others.to_vec(), "", "operator", kind.verbs()),
         [] => Vec::new(),
     });
     table::render(&["NAME", "ALIASES", "KIND", "GROUP", "VERBS"], public.chain(operator).collect())

@@ -1,5 +1,5 @@
-//! The operator's types on the command line. In: a type and names to filter by. Out: a table, JSON or YAML. Used by `kc get` and
-//! `kc describe`.
+//! The operator's types on the command line. In: a type and names to filter by. Out: a table, JSON or YAML; a host that is forgotten, a
+//! token that is taken back. Used by `kc get`, `kc describe` and `kc delete`.
 
 use serde::Serialize;
 use shardplane_model::{
@@ -32,7 +32,7 @@ struct Item {
     node: Node,
 }
 
-/// `kc get host|instance|operation|event|catalogue [name]`
+/// `kc get host|instance|operation|event|catalogue|token [name]`
 ///
 /// # Errors
 /// A missing scope; a name that is not there.
@@ -78,6 +78,58 @@ pub fn run(session: &Session, kind: OperatorType, names: &[String], args: &Args)
     }
 }
 
+/// `kc delete host|token <name>…`
+///
+/// # Errors
+/// A type that has no delete; a missing scope; a name that names nothing or several; the refusals of the log.
+pub async fn delete(session: &Session, kind: OperatorType, names: &[String]) -> Result<Answer, Failure> {
+    session.caller.needs(&[Scope::Operator])?;
+    let word = kind.words().first().copied().unwrap_or_default();
+    let list = read(session, kind)?;
+    // Names first: a mistyped one must not leave half of them deleted.
+    let found: Vec<&Item> =
+        names.iter().map(|name| the_one(&list, word, name)).collect::<Result<_, Failure>>()?;
+    let mut answer = Answer::default();
+    for item in found {
+        let done = match kind {
+            OperatorType::Host => session.forget_host(&item.id).await.map(|_| "forgotten"),
+            OperatorType::Token => session.revoke_token(&item.id).await.map(|_| "taken back"),
+            OperatorType::Instance
+            | OperatorType::Operation
+            | OperatorType::Event
+            | OperatorType::Catalogue => {
+                return Err(Failure::Text(format!("{word} can be read with kc get, not deleted")));
+            }
+        };
+        match done {
+            Ok(done) => answer.stdout.push_str(&format!("{word}/{} {done}\n", item.name)),
+            Err(problem) if answer.stdout.is_empty() => return Err(problem.into()),
+            Err(problem) => {
+                answer.stderr = format!("error: {}\n", Failure::from(problem).text());
+                answer.rc = 1;
+                return Ok(answer);
+            }
+        }
+    }
+    Ok(answer)
+}
+
+/// The one item that a word names, by id, else by name.
+fn the_one<'a>(list: &'a List, word: &str, name: &str) -> Result<&'a Item, Failure> {
+    if let Some(item) = list.items.iter().find(|item| item.id.eq_ignore_ascii_case(name)) {
+        return Ok(item);
+    }
+    let named: Vec<&Item> = list.items.iter().filter(|item| item.name == name).collect();
+    match named.as_slice() {
+        [only] => Ok(only),
+        [] => Err(Failure::Text(format!("there is no {word} {name:?}; kc get {word} lists them"))),
+        several => {
+            let choices: String = several.iter().map(|item| format!("\n  {}  {name}", item.id)).collect();
+            Err(Failure::Text(format!("there are multiple {word}s named {name:?}: use the ID{choices}")))
+        }
+    }
+}
+
 /// Whether an item is the named one, or belongs to the named cluster or host.
 fn concerns(session: &Session, item: &Item, name: &str) -> bool {
     if item.id.eq_ignore_ascii_case(name) || item.name == name {
@@ -99,9 +151,11 @@ fn cluster_name(state: &State, id: &str) -> String {
 fn read(session: &Session, kind: OperatorType) -> Result<List, Failure> {
     let scopes: &[Scope] = match kind {
         OperatorType::Catalogue => &[Scope::Read, Scope::Operator],
-        OperatorType::Host | OperatorType::Instance | OperatorType::Operation | OperatorType::Event => {
-            &[Scope::Operator]
-        }
+        OperatorType::Host
+        | OperatorType::Instance
+        | OperatorType::Operation
+        | OperatorType::Event
+        | OperatorType::Token => &[Scope::Operator],
     };
     session.caller.needs(scopes)?;
     let (state, now) = (&session.state, session.now());
@@ -111,6 +165,7 @@ fn read(session: &Session, kind: OperatorType) -> Result<List, Failure> {
         OperatorType::Operation => operations(state, now, view::operations(state, "")),
         OperatorType::Event => events(state, now, view::events(state, "")),
         OperatorType::Catalogue => catalogue(rest::catalogue_of(state)),
+        OperatorType::Token => tokens(rest::tokens_of(state, "")),
     })
 }
 
@@ -267,5 +322,20 @@ fn catalogue(catalogue: v1::Catalogue) -> List {
         header: vec!["ID", "KIND", "SIZE", "PRICE"],
         wide: Vec::new(),
         items: vms.chain(volumes).collect(),
+    }
+}
+
+fn tokens(list: v1::TokenList) -> List {
+    let item = |token: v1::TokenView| Item {
+        row: vec![token.name.clone(), token.id.clone(), token.scopes.join(","), token.create_time.clone()],
+        wide: Vec::new(),
+        node: node("TokenView", &token),
+        id: token.id,
+        name: token.name,
+    };
+    List {
+        header: vec!["NAME", "ID", "SCOPES", "CREATED"],
+        wide: Vec::new(),
+        items: list.items.into_iter().map(item).collect(),
     }
 }

@@ -26,16 +26,19 @@ pub enum OperatorType {
     Event,
     /// What can be ordered.
     Catalogue,
+    /// What callers sign in with.
+    Token,
 }
 
 impl OperatorType {
     /// Every one, in the order a list of them shows.
-    pub const ALL: [OperatorType; 5] = [
+    pub const ALL: [OperatorType; 6] = [
         OperatorType::Host,
         OperatorType::Instance,
         OperatorType::Operation,
         OperatorType::Event,
         OperatorType::Catalogue,
+        OperatorType::Token,
     ];
 
     /// The words for it, the main one first.
@@ -46,6 +49,18 @@ impl OperatorType {
             OperatorType::Operation => &["operation", "operations", "op"],
             OperatorType::Event => &["event", "events"],
             OperatorType::Catalogue => &["catalogue", "catalog", "offer", "offers"],
+            OperatorType::Token => &["token", "tokens"],
+        }
+    }
+
+    /// The verbs that it has.
+    pub fn verbs(self) -> &'static str {
+        match self {
+            OperatorType::Host | OperatorType::Token => "get,describe,delete",
+            OperatorType::Instance
+            | OperatorType::Operation
+            | OperatorType::Event
+            | OperatorType::Catalogue => "get,describe",
         }
     }
 }

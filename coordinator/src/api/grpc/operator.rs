@@ -1,4 +1,4 @@
-//! The Operator service. In: an optional filter. Out: as the operator's REST routes.
+//! The Operator service. In: an optional filter, or an id. Out: as the operator's REST routes.
 
 use shardplane_model::{state::Scope, view};
 use shardplane_proto::{ids::ResourceId, v1};
@@ -53,6 +53,23 @@ impl v1::operator_server::Operator for Operator {
         let parsed: ResourceId = id.parse().map_err(|_| missing())?;
         let kind = session.state.resources.get(&parsed).ok_or_else(missing)?.kind();
         Ok(Response::new(rest::explain(&session, kind, &id)?))
+    }
+
+    async fn forget_host(&self, request: Request<v1::ForgetHostRequest>) -> Answer<v1::ForgetHostResponse> {
+        let session = enter(&self.0, request.metadata(), &[Scope::Operator]).await?;
+        Ok(Response::new(session.forget_host(&request.get_ref().id).await?))
+    }
+
+    async fn list_tokens(&self, request: Request<v1::OperatorListRequest>) -> Answer<v1::TokenList> {
+        self.list(request, &[Scope::Operator], |s, filter| rest::tokens_of(&s.state, filter)).await
+    }
+
+    async fn revoke_token(
+        &self,
+        request: Request<v1::RevokeTokenRequest>,
+    ) -> Answer<v1::RevokeTokenResponse> {
+        let session = enter(&self.0, request.metadata(), &[Scope::Operator]).await?;
+        Ok(Response::new(session.revoke_token(&request.get_ref().id).await?))
     }
 
     async fn create_token(

@@ -1,6 +1,6 @@
 //! The Resources service. In: the messages of the public resources. Out: as the REST verbs of the same names.
 
-use shardplane_model::{resource::Outcome, state::Scope};
+use shardplane_model::{refusal::Violation, resource::Outcome, state::Scope, view::API_VERSION};
 use shardplane_proto::v1;
 use tonic::{Request, Response, Status};
 
@@ -19,7 +19,7 @@ impl v1::resources_server::Resources for Resources {
     async fn put(&self, request: Request<v1::PutRequest>) -> Answer<v1::ChangeResponse> {
         let session = enter(&self.0, request.metadata(), &[Scope::Write]).await?;
         let resource = request.into_inner().resource.unwrap_or_default();
-        Ok(Response::new(changed(session.put(&resource, &[]).await?)))
+        Ok(Response::new(changed(session.put(&resource, &misnamed(&resource)).await?)))
     }
 
     async fn get(&self, request: Request<v1::GetRequest>) -> Answer<v1::Resource> {
@@ -77,6 +77,26 @@ impl v1::resources_server::Resources for Resources {
         let kind = rest::kind(&asked.r#type)?;
         Ok(Response::new(watching::start(session, kind, asked.labels.into_iter().collect())))
     }
+}
+
+/// What a message says about its own type, when it is not the type that it is.
+fn misnamed(resource: &v1::Resource) -> Vec<Violation> {
+    use v1::resource::Body;
+    let (version, given, kind) = match &resource.body {
+        Some(Body::Valkey(r)) => (&r.api_version, &r.kind, "Valkey"),
+        Some(Body::ValkeyParametersSet(r)) => (&r.api_version, &r.kind, "ValkeyParametersSet"),
+        Some(Body::Vpc(r)) => (&r.api_version, &r.kind, "Vpc"),
+        Some(Body::VpcSubnet(r)) => (&r.api_version, &r.kind, "VpcSubnet"),
+        Some(Body::Folder(r)) => (&r.api_version, &r.kind, "Folder"),
+        Some(Body::HostingProvider(r)) => (&r.api_version, &r.kind, "HostingProvider"),
+        None => return Vec::new(),
+    };
+    let wrong = |path: &str, given: &str, wanted: &str| {
+        let shown: String = given.chars().take(64).collect();
+        let text = format!("must be {wanted:?} here or be left out, not {shown:?}");
+        (!given.is_empty() && given != wanted).then(|| Violation::new(path, text))
+    };
+    wrong("apiVersion", version, API_VERSION).into_iter().chain(wrong("kind", given, kind)).collect()
 }
 
 fn changed(accepted: verbs::Accepted) -> v1::ChangeResponse {

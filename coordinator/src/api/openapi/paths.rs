@@ -5,7 +5,7 @@ use shardplane_model::resource::Kind;
 use super::{
     super::json::Node,
     reference,
-    schemas::{list_of, read_of},
+    schemas::{OPERATOR, list_of, read_of},
 };
 
 /// Statuses at which clients find an envelope.
@@ -74,12 +74,21 @@ fn operator(paths: &mut Vec<(String, Node)>) {
         let get = operation(id, summary, schema).parameters(vec![filter()]);
         paths.push((format!("/api/v1/{path}"), Node::object([("get", get.0)])));
     }
+    let forget = operation("forgetHost", "Say that a lost host never returns", "ForgetHostResponse")
+        .parameters(vec![parameter("path", "id", "string", "ULID of the host; it must be lost.")]);
+    paths.push(("/api/v1/hosts/{id}".to_owned(), Node::object([("delete", forget.0)])));
     let one = operation("getOperation", "One operation with its steps", "OperationView")
         .parameters(vec![parameter("path", "id", "string", "ULID of the operation.")]);
     paths.push(("/api/v1/operations/{id}".to_owned(), Node::object([("get", one.0)])));
     let token = operation("createToken", "Make a token; it is shown this once", "CreateTokenResponse")
         .body(&["application/json"], "CreateTokenRequest");
-    paths.push(("/api/v1/tokens".to_owned(), Node::object([("post", token.0)])));
+    let tokens = operation("listTokens", "The tokens, without their secrets", "TokenList")
+        .parameters(vec![parameter("query", "filter", "string", "Id or name of a token.")]);
+    paths.push(("/api/v1/tokens".to_owned(), Node::object([("get", tokens.0), ("post", token.0)])));
+    let revoke =
+        operation("revokeToken", "Take a token back; what uses it is refused at once", "RevokeTokenResponse")
+            .parameters(vec![parameter("path", "id", "string", "ULID of the token, as the list shows it.")]);
+    paths.push(("/api/v1/tokens/{id}".to_owned(), Node::object([("delete", revoke.0)])));
     let cli = operation("commandLine", "What the kc client posts", "CommandLineResponse")
         .body(&["application/json"], "CommandLineRequest");
     paths.push(("/api/v1/cli".to_owned(), Node::object([("post", cli.0)])));
@@ -110,7 +119,7 @@ fn operation(id: &str, summary: &str, answer: &str) -> Operation {
     let ok = [("200", response("The answer.", answer))];
     let refusals = REFUSALS.map(|(status, text)| {
         let schema =
-            if answer.ends_with("Response") && answer != "CreateTokenResponse" { answer } else { "Problem" };
+            if answer.ends_with("Response") && !OPERATOR.contains(&answer) { answer } else { "Problem" };
         (status, response(text, schema))
     });
     let responses =

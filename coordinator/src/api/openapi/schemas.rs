@@ -14,7 +14,7 @@ use super::{
 };
 
 /// Messages that routes of the operator's answer or take.
-const OPERATOR: [&str; 8] = [
+pub const OPERATOR: [&str; 12] = [
     "HostList",
     "InstanceList",
     "OperationList",
@@ -23,6 +23,10 @@ const OPERATOR: [&str; 8] = [
     "Explanation",
     "Catalogue",
     "CreateTokenRequest",
+    "CreateTokenResponse",
+    "ForgetHostResponse",
+    "TokenList",
+    "RevokeTokenResponse",
 ];
 
 /// Name of the schema of a list of this type.
@@ -38,7 +42,7 @@ pub fn read_of(kind: Kind) -> String {
 /// Every schema by name.
 pub fn all() -> Node {
     let mut found = BTreeMap::new();
-    let roots = Kind::all().into_iter().map(Kind::name).chain(OPERATOR).chain(["CreateTokenResponse"]);
+    let roots = Kind::all().into_iter().map(Kind::name).chain(OPERATOR);
     for message in roots.filter_map(descriptor) {
         collect(&message, &mut found);
     }

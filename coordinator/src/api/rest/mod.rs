@@ -10,7 +10,7 @@ mod tokens;
 
 use axum::{
     Router,
-    routing::{get, post, put},
+    routing::{delete, get, post, put},
 };
 use shardplane_model::resource::Kind;
 
@@ -18,6 +18,7 @@ use super::{Api, cli, errors::Problem, metrics, openapi};
 
 pub use list::{Page, labels_match, page};
 pub use operator::{catalogue_of, explain};
+pub use tokens::tokens as tokens_of;
 
 /// Routes that every member answers itself.
 pub fn local(api: &Api) -> Router {
@@ -38,7 +39,9 @@ pub fn led(api: &Api) -> Router {
         .route("/api/v1/operations/{id}", get(operator::operation))
         .route("/api/v1/events", get(operator::events))
         .route("/api/v1/catalogue", get(operator::catalogue))
-        .route("/api/v1/tokens", post(tokens::create))
+        .route("/api/v1/hosts/{id}", delete(operator::forget_host))
+        .route("/api/v1/tokens", get(tokens::list).post(tokens::create))
+        .route("/api/v1/tokens/{id}", delete(tokens::revoke))
         .route("/api/v1/{type}", put(change::put))
         .route("/api/v1/{type}/get-by-labels", get(list::list))
         .route("/api/v1/{type}/request/{request}", get(poll::poll))

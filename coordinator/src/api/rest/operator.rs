@@ -1,5 +1,5 @@
-//! The operator's reads: hosts, instances, operations, events, the catalogue, and why instances are where they are. In: an optional
-//! `filter` (a cluster, host, or subject). Out: the messages of the Operator service as JSON.
+//! The operator's routes: hosts, instances, operations, events, the catalogue, why instances are where they are, and forgetting a host.
+//! In: an optional `filter` (a cluster, host, or subject), or an id. Out: the messages of the Operator service as JSON.
 
 use axum::{
     extract::{Path, Request, State},
@@ -8,13 +8,14 @@ use axum::{
 use http::StatusCode;
 use serde::Serialize;
 use shardplane_model::{
+    command::Command,
     plan,
     resource::Kind,
     state::{Scope, State as Replicated},
     view,
 };
 use shardplane_proto::{
-    ids::{ClusterId, OperationId},
+    ids::{ClusterId, HostId, OperationId},
     v1,
 };
 
@@ -35,6 +36,29 @@ pub async fn hosts(State(api): State<Api>, request: Request) -> Response {
         Ok(view::hosts(&s.state, &s.observed, s.now(), filter))
     })
     .await
+}
+
+/// `DELETE /api/v1/hosts/<id>`
+pub async fn forget_host(State(api): State<Api>, Path(id): Path<String>, request: Request) -> Response {
+    let forgotten = match api.enter(auth::bearer(request.headers()), &[Scope::Operator]).await {
+        Ok(session) => session.forget_host(&id).await,
+        Err(problem) => Err(problem),
+    };
+    answered("ForgetHostResponse", forgotten)
+}
+
+impl Session {
+    /// Says that a lost host never returns: what it held counts as gone.
+    ///
+    /// # Errors
+    /// `NotFound`; `BadData` while it is not lost, or may hold the only copy of something; `Unavailable`.
+    pub async fn forget_host(&self, id: &str) -> Result<v1::ForgetHostResponse, Problem> {
+        let missing = || Problem::not_found(format!("there is no host with the id {id:?}"));
+        let id: HostId = id.parse().map_err(|_| missing())?;
+        let name = self.state.hosts.get(&id).ok_or_else(missing)?.facts.name.clone();
+        self.api.propose(Command::ForgetHost(id)).await?;
+        Ok(v1::ForgetHostResponse { id: id.to_string(), name })
+    }
 }
 
 /// `GET /api/v1/instances`
@@ -122,13 +146,13 @@ pub fn catalogue_of(state: &Replicated) -> v1::Catalogue {
 }
 
 /// What a request says besides its path.
-struct Asked {
+pub(super) struct Asked {
     token: Option<String>,
     filter: String,
 }
 
 impl Asked {
-    fn of(request: &Request) -> Self {
+    pub(super) fn of(request: &Request) -> Self {
         let query = request.uri().query().unwrap_or_default();
         let filter = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "filter");
         Self {
@@ -138,7 +162,8 @@ impl Asked {
     }
 }
 
-async fn answer<M: Serialize>(
+/// Answers a read for operators.
+pub(super) async fn answer<M: Serialize>(
     api: &Api,
     asked: Asked,
     message: &str,
@@ -158,7 +183,12 @@ async fn answer_to<M: Serialize>(
         Ok(session) => make(&session, &asked.filter),
         Err(problem) => Err(problem),
     };
-    match made {
+    answered(message, made)
+}
+
+/// A message of ours, or why there is none.
+pub(super) fn answered<M: Serialize>(message: &str, outcome: Result<M, Problem>) -> Response {
+    match outcome {
         Ok(body) => family::json(StatusCode::OK, &json::message(message, &body)),
         Err(problem) => Family::Operator.refuse(&problem),
     }

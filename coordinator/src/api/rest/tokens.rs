@@ -1,23 +1,20 @@
-//! POST of a token. In: a name and scopes. Out: the token itself, shown this once; the log keeps its hash.
+//! Tokens: made, listed, taken back. In: a name and scopes, or an id. Out: a token itself, shown this once; lists without anything one
+//! could sign in with. The log keeps hashes.
 
 use axum::{
-    extract::{Request, State},
+    extract::{Path, Request, State},
     response::Response,
 };
 use bytes::Bytes;
-use http::StatusCode;
 use shardplane_model::{
     command::Command,
-    state::{Scope, Token},
+    state::{Scope, State as Replicated, Token},
 };
-use shardplane_proto::v1;
+use shardplane_proto::{ids::TokenId, v1};
 
-use super::super::{
-    Api, auth, door,
-    errors::Problem,
-    family::{self, Family},
-    json,
-    verbs::Session,
+use super::{
+    super::{Api, auth, door, errors::Problem, verbs::Session},
+    operator::{Asked, answer, answered},
 };
 use crate::secrets;
 
@@ -25,10 +22,35 @@ use crate::secrets;
 pub async fn create(State(api): State<Api>, request: Request) -> Response {
     let token = auth::bearer(request.headers()).map(str::to_owned);
     let body = door::body(request).await;
-    match run(&api, token.as_deref(), body).await {
-        Ok(made) => family::json(StatusCode::OK, &json::message("CreateTokenResponse", &made)),
-        Err(problem) => Family::Operator.refuse(&problem),
-    }
+    answered("CreateTokenResponse", run(&api, token.as_deref(), body).await)
+}
+
+/// `GET /api/v1/tokens`
+pub async fn list(State(api): State<Api>, request: Request) -> Response {
+    answer(&api, Asked::of(&request), "TokenList", |s, filter| Ok(tokens(&s.state, filter))).await
+}
+
+/// `DELETE /api/v1/tokens/<id>`
+pub async fn revoke(State(api): State<Api>, Path(id): Path<String>, request: Request) -> Response {
+    let revoked = match api.enter(auth::bearer(request.headers()), &[Scope::Operator]).await {
+        Ok(session) => session.revoke_token(&id).await,
+        Err(problem) => Err(problem),
+    };
+    answered("RevokeTokenResponse", revoked)
+}
+
+/// All tokens, or the one whose id or name is `filter`; oldest first.
+pub fn tokens(state: &Replicated, filter: &str) -> v1::TokenList {
+    let asked = |token: &&Token| {
+        filter.is_empty() || token.name == filter || token.id.to_string().eq_ignore_ascii_case(filter)
+    };
+    let items = state.tokens.values().filter(asked).map(|token| v1::TokenView {
+        id: token.id.to_string(),
+        name: token.name.clone(),
+        scopes: token.scopes.iter().map(|scope| scope.name().to_owned()).collect(),
+        create_time: token.created.to_string(),
+    });
+    v1::TokenList { items: items.collect() }
 }
 
 async fn run(
@@ -60,10 +82,20 @@ impl Session {
         let created = self.now();
         let made = secrets::new_token(created);
         let token = Token { id: made.id, name: name.to_owned(), scopes, hash: made.hash.clone(), created };
-        if let Some(Err(refusal)) = self.api.propose(Command::AddToken(token)).await? {
-            return Err(refusal.into());
-        }
+        self.api.propose(Command::AddToken(token)).await?;
         Ok(v1::CreateTokenResponse { id: made.id.to_string(), token: made.secret.clone() })
+    }
+
+    /// Takes a token back.
+    ///
+    /// # Errors
+    /// `NotFound`; `BadData` for the last one with the scope operator; `Unavailable`.
+    pub async fn revoke_token(&self, id: &str) -> Result<v1::RevokeTokenResponse, Problem> {
+        let missing = || Problem::not_found(format!("there is no token with the id {id:?}"));
+        let id: TokenId = id.parse().map_err(|_| missing())?;
+        let name = self.state.tokens.get(&id).ok_or_else(missing)?.name.clone();
+        self.api.propose(Command::RemoveToken(id)).await?;
+        Ok(v1::RevokeTokenResponse { id: id.to_string(), name })
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
-use shardplane_proto::v1::{self, resources_client::ResourcesClient};
+use shardplane_proto::v1::resources_client::ResourcesClient;
 use tokio::time::timeout;
 use tonic::transport::Channel;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shardplane_proto::v1::{self, operator_client::OperatorClient, resources_client::ResourcesClient};
+use shardplane_proto::v1::{operator_client::OperatorClient, resources_client::ResourcesClient};
 use tokio::time::timeout;
 use tonic::{Code, Request, transport::Channel};
 
@@ -11,12 +11,12 @@ use crate::api::store::Standing;
 
 const SOON: Duration = Duration::from_secs(10);
 
-async fn connected(asking: &Asking) -> Channel {
+pub async fn connected(asking: &Asking) -> Channel {
     let address = serve(asking.router.clone()).await;
     Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
 }
 
-fn signed<T>(token: &str, message: T) -> Request<T> {
+pub fn signed<T>(token: &str, message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
     request
@@ -92,6 +92,45 @@ async fn a_watch_tells_what_is_there_what_changes_and_when_it_cannot_go_on() {
     assert_eq!(ended.code(), Code::Unavailable);
     let refused = resources.get(signed(&asking.token, v1::GetRequest::default())).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
+}
+
+#[tokio::test]
+async fn a_message_may_say_its_own_type_and_no_other() {
+    let asking = Asking::new();
+    let mut resources = ResourcesClient::new(connected(&asking).await);
+    let mut put = async |version: &str, kind: &str, name: &str| {
+        let mut request = folder(ID, name);
+        if let Some(v1::resource::Body::Folder(folder)) =
+            request.resource.as_mut().and_then(|resource| resource.body.as_mut())
+        {
+            (folder.api_version, folder.kind) = (version.to_owned(), kind.to_owned());
+        }
+        resources.put(signed(&asking.token, request)).await
+    };
+    put("v1", "Folder", "a").await.unwrap();
+    put("", "", "b").await.unwrap();
+    let refused = put("v2", "Vpc", "c").await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert_eq!(
+        refused.message(),
+        "apiVersion: must be \"v1\" here or be left out, not \"v2\"; kind: must be \"Folder\" here or be left out, not \"Vpc\""
+    );
+    // What the message says wrongly does not hide what it lacks.
+    let refused = put("v1", "vpc", "").await.unwrap_err();
+    assert_eq!(refused.metadata().get("error-code").unwrap(), "MissingNameField");
+}
+
+#[tokio::test]
+async fn a_watch_ends_when_its_token_is_taken_back() {
+    let asking = Asking::new();
+    let mut resources = ResourcesClient::new(connected(&asking).await);
+    let reader = asking.fake.token(&[Scope::Read]);
+    let list = v1::ListRequest { r#type: "folder".to_owned(), ..Default::default() };
+    let mut watch = resources.watch(signed(&reader, list)).await.unwrap().into_inner();
+    let id = crate::secrets::token_id_of(&reader).unwrap();
+    asking.fake.apply(vec![shardplane_model::command::Command::RemoveToken(id)]);
+    let ended = timeout(SOON, watch.message()).await.unwrap().unwrap_err();
+    assert_eq!(ended.code(), Code::Unauthenticated);
 }
 
 #[tokio::test]
