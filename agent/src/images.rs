@@ -159,7 +159,7 @@ fn digest(file: &Path) -> io::Result<String> {
             n => hash.update(buffer.get(..n).unwrap_or_default()),
         }
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex::encode(hash.finalize()))
 }
 
 #[cfg(test)]

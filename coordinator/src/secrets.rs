@@ -2,7 +2,7 @@
 //! for one purpose each. Called by the API, the host specs, init and the members' authentication.
 
 use std::{
-    fmt::{self, Write as _},
+    fmt,
     fs::{self, File, OpenOptions},
     io::{self, Read as _, Write as _},
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
@@ -25,16 +25,6 @@ const KEY_BYTES: usize = 32;
 const NONCE_BYTES: usize = 12;
 const SEALED_VERSION: u8 = 1;
 const TOKEN_PREFIX: &str = "sp_";
-
-/// Lower-case hex.
-pub fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
-}
 
 /// Why the cluster key could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -235,7 +225,7 @@ pub fn new_token(now: Timestamp) -> NewToken {
 }
 
 fn hash_of(token: &str) -> String {
-    hex(&Sha256::digest(token.as_bytes()))
+    hex::encode(Sha256::digest(token.as_bytes()))
 }
 
 /// The public part of a token, when the text has the form of one.

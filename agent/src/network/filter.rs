@@ -28,11 +28,8 @@ impl Filter {
         let bound = ports.iter().map(|p| format!("\"{}\" . {} . {}", name::port(p.instance), p.mac, p.ipv4));
         let local = ports.iter().map(|p| p.mac.to_string()).collect::<BTreeSet<_>>();
         let body = render(&elements(bound), &elements(local.into_iter()));
-        let mut table = String::from(TABLE_PREFIX);
-        for byte in Sha256::digest(body.as_bytes()).iter().take(12) {
-            // Writing into a String cannot fail.
-            let _ = write!(table, "{byte:02x}");
-        }
+        // 96 bits of it: enough to tell filters apart, short enough for a name.
+        let table = format!("{TABLE_PREFIX}{}", hex::encode(&Sha256::digest(body.as_bytes())[..12]));
         Self { table, body }
     }
 
@@ -40,6 +37,7 @@ impl Filter {
     pub fn script(&self, existing: &BTreeSet<String>) -> Option<String> {
         let mut script = String::new();
         for old in existing.iter().filter(|old| **old != self.table) {
+            // Writing into a String cannot fail.
             let _ = writeln!(script, "delete table bridge {old}");
         }
         if !existing.contains(&self.table) {

@@ -419,7 +419,7 @@ pub struct Task {
     /// For people.
     pub name: String,
     /// The engine's own message, hex in JSON.
-    #[serde(with = "hex_bytes")]
+    #[serde(with = "hex::serde")]
     pub payload: Vec<u8>,
     /// How it stands.
     pub state: TaskState,
@@ -502,36 +502,10 @@ pub struct Event {
 /// A secret, sealed with a key that is not in the state. Its debug output shows nothing.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Sealed(#[serde(with = "hex_bytes")] pub Vec<u8>);
+pub struct Sealed(#[serde(with = "hex::serde")] pub Vec<u8>);
 
 impl fmt::Debug for Sealed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Sealed")
-    }
-}
-
-/// Bytes as lower-case hex.
-mod hex_bytes {
-    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
-
-    pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-        let mut text = String::with_capacity(bytes.len() * 2);
-        for byte in bytes {
-            for digit in [byte >> 4, byte & 15] {
-                text.push(char::from_digit(u32::from(digit), 16).unwrap_or('0'));
-            }
-        }
-        serializer.serialize_str(&text)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        if !text.len().is_multiple_of(2) || !text.is_ascii() {
-            return Err(D::Error::custom("hex has an even number of ASCII digits"));
-        }
-        (0..text.len())
-            .step_by(2)
-            .map(|at| u8::from_str_radix(&text[at..at + 2], 16).map_err(D::Error::custom))
-            .collect()
     }
 }

@@ -18,7 +18,6 @@ use super::{
     record::{self, RecordError, SnapshotRecord},
     types::SnapshotMeta,
 };
-use crate::secrets::hex;
 
 /// `{"sha256":"` + 64 digits + `"}` + newline.
 const TRAILER: u64 = 11 + 64 + 2 + 1;
@@ -80,7 +79,7 @@ impl SnapshotDir {
             state.serialize(&mut serde_json::Serializer::new(&mut out))?;
             out.write_all(b"\n")?;
             let Hashing { out, hash } = out;
-            writeln!(out, "{{\"sha256\":\"{}\"}}", hex(&hash.finalize()))?;
+            writeln!(out, "{{\"sha256\":\"{}\"}}", hex::encode(hash.finalize()))?;
             Ok(())
         })
     }
@@ -148,7 +147,7 @@ pub(crate) fn read(file: &mut File) -> Result<(SnapshotMeta, State), SnapshotErr
     file.seek(SeekFrom::Start(0))?;
     let mut hash = Hashing { out: &mut io::sink(), hash: Sha256::new() };
     io::copy(&mut BufReader::with_capacity(1 << 16, &mut *file).take(body), &mut hash)?;
-    let expected = format!("{{\"sha256\":\"{}\"}}\n", hex(&hash.hash.finalize()));
+    let expected = format!("{{\"sha256\":\"{}\"}}\n", hex::encode(hash.hash.finalize()));
     let mut trailer = String::new();
     file.seek(SeekFrom::Start(body))?;
     file.take(TRAILER).read_to_string(&mut trailer)?;

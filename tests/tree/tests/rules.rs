@@ -43,8 +43,8 @@ const ENGINE_PLACES: [(&str, &str); 10] = [
 ];
 
 /// What the model may be built from; nothing with a clock, a socket, a runtime or randomness.
-const MODEL_DEPENDENCIES: [&str; 7] =
-    ["imbl", "prost", "serde", "serde_json", "shardplane-proto", "thiserror", "time"];
+const MODEL_DEPENDENCIES: [&str; 8] =
+    ["hex", "imbl", "prost", "serde", "serde_json", "shardplane-proto", "thiserror", "time"];
 
 /// What must not come in behind those. imbl shuffles with a fixed seed by rand_core and rand_xoshiro, which draw nothing.
 const MODEL_NEVER: [&str; 14] = [

@@ -155,7 +155,7 @@ fn fingerprint(kind: Kind, labels: &[(String, String)]) -> String {
             hash.update(part);
         }
     }
-    crate::secrets::hex(&hash.finalize()[..4])
+    hex::encode(&hash.finalize()[..4])
 }
 
 fn last_of(enumerator: &str, filter: &str) -> Option<ResourceId> {
