@@ -1,0 +1,88 @@
+//! Clusters and their instances: what exists besides what users wrote. In: made by placement, changed by facts. Out: read by the
+//! planner, the host specs and the views.
+
+use std::net::Ipv4Addr;
+
+use serde::{Deserialize, Serialize};
+use shardplane_proto::ids::{ClusterId, Generation, GroupId, HostId, InstanceId, ResourceId, TaskId};
+
+use super::Footprint;
+use crate::{
+    engine::{EngineKind, Fact},
+    time::Timestamp,
+};
+
+/// What a cluster needs to remember besides its resource.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cluster {
+    /// Its engine.
+    pub engine: EngineKind,
+    /// Its instances, retiring ones included, in the order they were made.
+    pub instances: Vec<InstanceId>,
+    /// Its tasks that are kept, oldest first.
+    pub tasks: Vec<TaskId>,
+    /// Whether the cluster served once; from then on it is repaired, not formed.
+    pub formed: bool,
+    /// Log index of the last change of what guests are configured with.
+    pub config_generation: Generation,
+    /// When the last switchover or move began; the rebalancer rests after it.
+    pub last_move: Option<Timestamp>,
+}
+
+/// What is wanted of an instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Intent {
+    /// It shall run.
+    Wanted,
+    /// It shall go; it stays here until its host has proved it gone.
+    Retiring {
+        /// Why, for people.
+        cause: String,
+    },
+}
+
+/// One member of a group.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Instance {
+    /// Made by the leader before it proposed the placement.
+    pub id: InstanceId,
+    /// Its cluster.
+    pub cluster: ClusterId,
+    /// Its group.
+    pub group: GroupId,
+    /// Where it runs.
+    pub host: HostId,
+    /// Its subnet.
+    pub subnet: ResourceId,
+    /// The subnet's VPC.
+    pub vpc: ResourceId,
+    /// Its address.
+    pub ipv4: Ipv4Addr,
+    /// Its MAC.
+    pub mac: String,
+    /// What it takes from the host.
+    pub footprint: Footprint,
+    /// Virtual processors of its machine.
+    pub vcpus: u32,
+    /// Percent of each vCPU.
+    pub vcpu_share: u32,
+    /// sha256 of the image it boots.
+    pub image_digest: String,
+    /// Whether it is the one that starts the group as primary when the cluster forms.
+    pub first_primary: bool,
+    /// What is wanted of it.
+    pub intent: Intent,
+    /// The instance it takes the place of, while that one is not retired yet.
+    pub replaces: Option<InstanceId>,
+    /// When it was placed.
+    pub created: Timestamp,
+    /// The last logged facts about its engine, with their time.
+    pub fact: Option<(Timestamp, Fact)>,
+}
+
+impl Instance {
+    /// Whether it shall run.
+    pub fn wanted(&self) -> bool {
+        self.intent == Intent::Wanted
+    }
+}

@@ -1,0 +1,149 @@
+//! The replicated state: everything the members of the coordinator agree on. In: changed by [`crate::apply`] alone. Out: read by
+//! the planner, the host specs and the API. Persistent maps, so that a clone for a reader or a snapshot is cheap.
+
+mod cluster;
+mod host;
+mod operation;
+mod settings;
+mod token;
+
+use std::{collections::BTreeMap, net::Ipv4Addr};
+
+use imbl::OrdMap;
+use serde::{Deserialize, Serialize};
+use shardplane_proto::ids::{
+    ClusterId, HostId, InstanceId, OperationId, RequestId, ResourceId, TaskId, TokenId,
+};
+
+use crate::{
+    resource::{ChangeKind, Kind, Outcome, Resource},
+    time::{Millis, Timestamp},
+};
+
+pub use self::{
+    cluster::{Cluster, Instance, Intent},
+    host::{Footprint, Host, HostCondition, HostFacts, Image, Presence},
+    operation::{Operation, OperationKind, OperationState, Task, TaskState},
+    settings::{Settings, VmOffer, VolumeOffer},
+    token::{Scope, Sealed, Token},
+};
+
+/// The replicated state.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// The newest stamp of the log; never goes back.
+    pub now: Timestamp,
+    /// Offers and timings.
+    pub settings: Settings,
+    /// Public resources of all types.
+    pub resources: OrdMap<ResourceId, Resource>,
+    /// What became of change requests; the newest [`State::REQUESTS_KEPT`].
+    pub requests: OrdMap<RequestId, Request>,
+    /// What a cluster resource needs to remember besides its spec.
+    pub clusters: OrdMap<ClusterId, Cluster>,
+    /// Members of groups.
+    pub instances: OrdMap<InstanceId, Instance>,
+    /// Hosts that ever had a session.
+    pub hosts: OrdMap<HostId, Host>,
+    /// VXLAN network identifiers of subnets.
+    pub vnis: OrdMap<ResourceId, u32>,
+    /// By subnet: addresses that were released and when; they rest for [`State::ADDRESS_RESTS`].
+    pub resting: OrdMap<ResourceId, BTreeMap<Ipv4Addr, Timestamp>>,
+    /// Chains of tasks.
+    pub operations: OrdMap<OperationId, Operation>,
+    /// Engine steps.
+    pub tasks: OrdMap<TaskId, Task>,
+    /// API tokens, hashed.
+    pub tokens: OrdMap<TokenId, Token>,
+    /// What happened, newest [`State::EVENTS_KEPT`].
+    pub events: OrdMap<u64, Event>,
+    /// Number of the next event.
+    pub next_event: u64,
+    /// Next free VNI, counted from [`State::FIRST_VNI`].
+    pub vnis_used: u32,
+}
+
+impl State {
+    /// How long a released address is not given out again: longer than the engine's own ban of a forgotten member (60 s), so
+    /// that nobody still speaks to the old owner there.
+    pub const ADDRESS_RESTS: Millis = Millis::seconds(120);
+    /// Change requests kept for polling.
+    pub const REQUESTS_KEPT: usize = 20_000;
+    /// Events kept.
+    pub const EVENTS_KEPT: usize = 2_000;
+    /// Ended operations kept.
+    pub const OPERATIONS_KEPT: usize = 1_000;
+    /// Ended tasks kept of one step of one instance.
+    pub const TRIES_KEPT: usize = 8;
+    /// The first VNI given to a subnet; lower ones are left to the datacenter.
+    pub const FIRST_VNI: u32 = 4_096;
+
+    /// The resource of this type and id.
+    pub fn resource(&self, kind: Kind, id: ResourceId) -> Option<&Resource> {
+        self.resources.get(&id).filter(|resource| resource.kind() == kind)
+    }
+
+    /// Instances of a cluster, by id.
+    pub fn instances_of(&self, cluster: ClusterId) -> impl Iterator<Item = &Instance> {
+        let ids = self.clusters.get(&cluster).map(|c| c.instances.clone()).unwrap_or_default();
+        ids.into_iter().filter_map(|id| self.instances.get(&id))
+    }
+
+    /// Tasks of a cluster that are asked for and not ended.
+    pub fn running_tasks(&self, cluster: ClusterId) -> impl Iterator<Item = &Task> {
+        self.tasks_of(cluster).filter(|task| task.state == TaskState::Running)
+    }
+
+    /// All tasks kept of a cluster, oldest first.
+    pub fn tasks_of(&self, cluster: ClusterId) -> impl Iterator<Item = &Task> {
+        let ids = self.clusters.get(&cluster).map(|cluster| cluster.tasks.as_slice()).unwrap_or_default();
+        ids.iter().filter_map(|id| self.tasks.get(id))
+    }
+
+    /// What is promised on a host to all instances that are not proved gone.
+    pub fn promised(&self, host: HostId) -> Footprint {
+        self.instances
+            .values()
+            .filter(|i| i.host == host)
+            .fold(Footprint::default(), |sum, i| sum.plus(i.footprint))
+    }
+}
+
+/// What became of a change request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// The resource it changes.
+    pub resource: ResourceId,
+    /// The resource's type; polling is by type.
+    pub kind: Kind,
+    /// What it asks for.
+    pub change: ChangeKind,
+    /// When it was accepted.
+    pub at: Timestamp,
+    /// How it stands.
+    pub outcome: Outcome,
+}
+
+/// How loud an event is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Severity {
+    /// Worth knowing.
+    Normal,
+    /// Worth waking somebody, or close to it.
+    Warning,
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// When.
+    pub at: Timestamp,
+    /// How loud.
+    pub severity: Severity,
+    /// One word, for filters.
+    pub reason: String,
+    /// Kind and id, for example `host/01h…`.
+    pub subject: String,
+    /// For people.
+    pub message: String,
+}

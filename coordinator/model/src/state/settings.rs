@@ -1,0 +1,45 @@
+//! What the installation offers, from the coordinator's configuration. In: changed by `Command::Configure` alone. Out: read by
+//! validation, placement and prices.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::Millis;
+
+/// Offers and timings of the installation, from the coordinator's configuration.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Compute offers by id.
+    pub vm_offers: BTreeMap<String, VmOffer>,
+    /// Disk offers by id.
+    pub volume_offers: BTreeMap<String, VolumeOffer>,
+    /// Without contact for that long, a host is declared lost.
+    pub lost_after: Millis,
+}
+
+/// A compute offer, for example `g3-1c1-100`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VmOffer {
+    /// Hardware generation.
+    pub generation: u32,
+    /// Virtual processors.
+    pub vcpus: u32,
+    /// MiB.
+    pub memory_mib: u64,
+    /// Percent of each vCPU that is promised.
+    pub vcpu_share: u32,
+    /// Per instance.
+    pub price_hour: f64,
+}
+
+/// A disk offer, for example `gp3-750`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VolumeOffer {
+    /// I/O operations a second.
+    pub iops: u32,
+    /// Largest volume, GiB.
+    pub max_size_gib: u32,
+    /// Per GiB.
+    pub price_gib_hour: f64,
+}
