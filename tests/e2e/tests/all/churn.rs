@@ -71,7 +71,7 @@ fn round(world: &World, turn: u32) -> Result<u32> {
     world.start_agent(host)?;
     kills += 1;
     // The machines are killed a third time, by the delete, some of them while they start again.
-    if turn % 2 == 0 {
+    if turn.is_multiple_of(2) {
         for (cluster, _) in &made {
             for instance in cluster.instances()? {
                 wait_until("the machine being back", SOON, || {

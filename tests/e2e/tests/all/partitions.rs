@@ -110,7 +110,7 @@ fn from_all(world: &World, cluster: &Cluster<'_>) -> Result<()> {
         let left = stale
             .iter()
             .find(|i| !shardplane_e2e::process::inits_of(&i.id).is_ok_and(|pids| pids.is_empty()));
-        left.map_or(Ok(()), |left| Err(left.clone()))
+        left.map_or(Ok(()), |left| Err(left.id.clone()))
     })?;
     cluster.wait_whole(SOON)?;
     cluster.wait_agreed(SOON)?;

@@ -70,6 +70,9 @@ vars currentEpoch 4 lastVoteEpoch 0
         let own = "21a2873a77894f016f6d153cc4ce08dc16ebcf58";
         assert_eq!(mended, FORMED.replace(own, "a7edc6193c2dda5e78d07079a780bcb26324908e"));
         assert_eq!(mend(&mended), None, "once is enough");
+        // The engine reads from above and blames the primary's line when that comes last.
+        let upside_down = |text: &str| text.split_inclusive('\n').rev().collect::<String>();
+        assert_eq!(mend(&upside_down(FORMED)), Some(upside_down(&mended)));
     }
 
     #[test]
