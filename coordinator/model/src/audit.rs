@@ -1,7 +1,7 @@
 //! What must hold in every state. In: a state. Out: every broken invariant, for people. Used by the property tests and the simulator
 //! after every step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use shardplane_proto::ids::ResourceId;
 
@@ -41,16 +41,46 @@ pub fn audit(state: &State) -> Vec<String> {
                 broken.push(format!("shard {} has {has} of {} members", group.id, group.members));
             }
         }
-        let twice = cluster.instances.len()
-            != cluster.instances.iter().collect::<std::collections::BTreeSet<_>>().len();
+        let twice = cluster.instances.len() != cluster.instances.iter().collect::<BTreeSet<_>>().len();
         if twice {
             broken.push(format!("cluster {id} lists an instance twice"));
         }
     }
+    tasks(state, &mut broken);
     for task in state.tasks.values().filter(|task| task.state == TaskState::Running) {
         if !state.instances.get(&task.instance).is_some_and(|instance| instance.wanted()) {
             broken.push(format!("task {} is asked of {}, which is not wanted", task.id, task.instance));
         }
     }
     broken
+}
+
+/// Tasks and what lists them agree.
+fn tasks(state: &State, broken: &mut Vec<String>) {
+    let mut listed = BTreeSet::new();
+    for (id, cluster) in &state.clusters {
+        for task in &cluster.tasks {
+            if !listed.insert(*task) {
+                broken.push(format!("task {task} is listed twice by clusters"));
+            }
+            if state.tasks.get(task).is_none_or(|task| task.cluster != *id) {
+                broken.push(format!("cluster {id} lists task {task}, which is not its own"));
+            }
+        }
+    }
+    for operation in state.operations.values() {
+        for task in &operation.tasks {
+            if state.tasks.get(task).is_none_or(|task| task.operation != operation.id) {
+                broken.push(format!("operation {} lists task {task}, which is not its own", operation.id));
+            }
+        }
+    }
+    for task in state.tasks.values() {
+        if state.clusters.contains_key(&task.cluster) && !listed.contains(&task.id) {
+            broken.push(format!("task {} is not listed by its cluster {}", task.id, task.cluster));
+        }
+        if !state.operations.get(&task.operation).is_some_and(|o| o.tasks.contains(&task.id)) {
+            broken.push(format!("task {} is not listed by its operation {}", task.id, task.operation));
+        }
+    }
 }

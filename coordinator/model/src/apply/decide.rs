@@ -245,13 +245,19 @@ impl Step<'_> {
         Ok(if started { Applied::Changed } else { Applied::Unchanged })
     }
 
-    /// A group keeps at least one member that is wanted and on a present host.
+    /// A group keeps at least one member that is wanted, on a present host, and, once the cluster has served, known to the log.
     fn not_the_last(&self, cluster: ClusterId, leaving: &[InstanceId]) -> Result<(), Refusal> {
+        let formed = self.state.clusters.get(&cluster).is_some_and(|cluster| cluster.formed);
+        let present =
+            |host| self.state.hosts.get(host).is_some_and(|host| host.presence == Presence::Present);
         for instance in leaving.iter().filter_map(|id| self.state.instances.get(id)) {
-            let stays = self
-                .state
-                .instances_of(cluster)
-                .any(|other| other.group == instance.group && other.wanted() && !leaving.contains(&other.id));
+            let stays = self.state.instances_of(cluster).any(|other| {
+                other.group == instance.group
+                    && other.wanted()
+                    && !leaving.contains(&other.id)
+                    && present(&other.host)
+                    && (other.fact.is_some() || !formed)
+            });
             if !stays {
                 return Err(Refusal::outdated(format!("instance {} is the last of its shard", instance.id)));
             }

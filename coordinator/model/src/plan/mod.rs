@@ -70,6 +70,10 @@ impl Plan {
 pub fn plan(state: &State, observed: &Observed, now: Timestamp, ids: NewIds<'_>) -> Plan {
     let mut plan = Plan::default();
     liveness::plan(state, observed, now, &mut plan);
+    // What clusters need is judged with the hosts that are there.
+    if plan.propose.iter().any(|decision| matches!(decision, Decision::HostFound { .. })) {
+        return plan;
+    }
     let mut draft = draft::Draft::new(state, observed, now);
     if !draft.missing().is_empty() {
         plan.again_after(observed.since, Millis(crate::observed::FRESH.0 + 1));

@@ -1,7 +1,7 @@
 //! Simulated hosts with their agents. In: host specs and time. Out: machines that start after delays, nodes that run in them,
 //! outcomes of tasks, reports. An agent keeps its spec through a reboot and starts nothing before it has heard a leader again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message as _;
 use shardplane_model::{
@@ -46,6 +46,10 @@ pub struct SimHost {
     pub session: Option<u64>,
     pub connect_at: u64,
     pub machines: BTreeMap<InstanceId, Machine>,
+    /// Machines that do not run here, and it says so.
+    pub failed: BTreeSet<InstanceId>,
+    /// Machines that run although it says that they failed.
+    pub misreported: BTreeSet<InstanceId>,
 }
 
 impl SimHost {
@@ -139,6 +143,12 @@ impl SimHost {
             if machine.ready_at.is_none_or(|at| now < at) {
                 continue;
             }
+            if self.failed.contains(&id) {
+                if let Some(node) = machine.node.and_then(|id| mesh.nodes.get_mut(&id)) {
+                    (node.up, node.link_up, node.sync_until) = (false, false, None);
+                }
+                continue;
+            }
             let node = *machine.node.get_or_insert_with(|| rng.next() >> 1);
             let ip = config.announce_ip.parse().unwrap();
             mesh.nodes.entry(node).or_insert_with(|| Node::new(node, id, index, ip)).up = true;
@@ -160,6 +170,8 @@ impl SimHost {
             let engine = node.map(|node| node.report(now.0).encode_to_vec());
             let state = if machine.gone_at.is_some() {
                 v1::MachineState::Stopping
+            } else if self.failed.contains(id) || self.misreported.contains(id) {
+                v1::MachineState::Failed
             } else if machine.ready_at.is_some_and(|at| now.0 >= at) {
                 v1::MachineState::Running
             } else {

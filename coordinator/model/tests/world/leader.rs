@@ -72,7 +72,8 @@ impl Leader {
         assert!(twin == self.state, "the same entry leads to the same state");
         assert_eq!(audit::audit(&self.state), Vec::<String>::new(), "after {entry:?}");
         for (host, generation) in before {
-            assert!(self.state.hosts[&host].generation >= generation, "a generation went back");
+            let risen = self.state.hosts.get(&host).is_none_or(|host| host.generation >= generation);
+            assert!(risen, "a generation went back");
         }
         for (command, answer) in entry.commands.iter().zip(&answers) {
             if let (Command::Decide(decision), Ok(_)) = (command, answer) {
@@ -125,8 +126,14 @@ impl Leader {
                 problems: Vec::new(),
             };
             self.observed.hosts.insert(host.id, said);
+            let failing: BTreeMap<_, _> =
+                self.observed.members.iter().map(|(id, member)| (*id, member.failed_since)).collect();
             self.observed.members.retain(|_, member| member.host != host.id);
-            self.observed.members.extend(host.members(mesh, Timestamp(now)));
+            for (id, mut member) in host.members(mesh, Timestamp(now)) {
+                let before = failing.get(&id).copied().flatten();
+                member.failed_since = member.failed().then(|| before.unwrap_or(Timestamp(now)));
+                self.observed.members.insert(id, member);
+            }
             for machine in host.machines.values() {
                 self.outcomes.extend(machine.outcomes.iter().map(|(id, error)| (*id, error.clone())));
             }

@@ -3,11 +3,14 @@
 #![allow(clippy::unwrap_used)]
 
 mod check;
+mod decisions;
 mod host;
 mod leader;
 mod mesh;
 mod node;
 mod properties;
+mod repairs;
 mod rng;
 mod scenarios;
+mod told;
 mod world;

@@ -14,6 +14,8 @@ use super::{
 #[derive(Debug, Clone, Default)]
 pub struct Mesh {
     pub nodes: BTreeMap<NodeId, Node>,
+    /// Engines say no to every task.
+    pub refuses: bool,
 }
 
 impl Mesh {
@@ -73,7 +75,7 @@ impl Mesh {
         }
     }
 
-    fn take_over(&mut self, id: NodeId, from: NodeId) {
+    pub fn take_over(&mut self, id: NodeId, from: NodeId) {
         let node = self.nodes.get_mut(&id).unwrap();
         node.current_epoch += 1;
         node.epoch = node.current_epoch;
@@ -90,6 +92,9 @@ impl Mesh {
         reach: &dyn Fn(usize, usize) -> bool,
         now: u64,
     ) -> Result<(), String> {
+        if self.refuses {
+            return Err("ERR refused".to_owned());
+        }
         let task = v1::ValkeyTask::decode(payload).map_err(|e| e.to_string())?;
         let node = self.nodes.get_mut(&id).ok_or("no such node")?;
         match task.step.ok_or("an empty task")? {

@@ -68,6 +68,8 @@ pub struct Node {
     pub sync_until: Option<u64>,
     pub down_since: u64,
     pub offset: u64,
+    /// How far it stays behind its primary's stream.
+    pub lag: u64,
     pub voted_at: BTreeMap<NodeId, u64>,
     pub next_try: u64,
 }
@@ -92,6 +94,7 @@ impl Node {
             sync_until: None,
             down_since: 0,
             offset: 0,
+            lag: 0,
             voted_at: BTreeMap::new(),
             next_try: 0,
         }
@@ -295,10 +298,10 @@ impl Node {
         }
         let source = others.get(&primary).filter(|n| n.up && reach(self.host, n.host) && n.primary.is_none());
         match (source, self.link_up, self.sync_until) {
-            (Some(source), true, _) => self.offset = source.offset,
+            (Some(source), true, _) => self.offset = source.offset.saturating_sub(self.lag),
             (Some(source), false, Some(until)) if now >= until => {
                 (self.link_up, self.sync_until, self.has_data, self.offset) =
-                    (true, None, true, source.offset);
+                    (true, None, true, source.offset.saturating_sub(self.lag));
             }
             (Some(_), false, Some(_)) => {}
             (Some(_), false, None) => {

@@ -136,6 +136,8 @@ impl World {
             session: None,
             connect_at: self.now,
             machines: std::collections::BTreeMap::new(),
+            failed: BTreeSet::new(),
+            misreported: BTreeSet::new(),
         });
         index
     }
@@ -177,6 +179,25 @@ impl World {
             host.session = None;
             host.connect_at = self.now + gap + self.rng.below(4_000);
         }
+    }
+
+    /// Where an instance is placed.
+    pub fn host_of(&self, instance: InstanceId) -> usize {
+        let at = self.leader.state.instances[&instance].host;
+        self.hosts.iter().position(|host| host.id == at).unwrap()
+    }
+
+    /// Its machine does not run any more, on a host that does.
+    pub fn fail(&mut self, instance: InstanceId) {
+        let host = self.host_of(instance);
+        self.hosts[host].failed.insert(instance);
+    }
+
+    /// A replica takes over by itself, whatever the coordinator thinks.
+    pub fn take_over(&mut self, instance: InstanceId) {
+        let node = self.mesh.nodes.values().find(|node| node.instance == instance).unwrap();
+        let (id, from) = (node.id, node.primary.unwrap());
+        self.mesh.take_over(id, from);
     }
 
     pub fn power_off(&mut self, host: usize) {
