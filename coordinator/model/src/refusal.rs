@@ -1,11 +1,11 @@
-//! Why the system says no to a user. In: rules of the seeds. Out: a code of the wire contract and every violation with its
-//! field path. Made by validation and apply; the API turns it into its envelopes.
+//! Why the system says no to a user. In: broken rules. Out: an error code of the API and every violation with its field
+//! path. Made by validation and apply; the API turns it into its envelopes.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The error codes of the wire contract that a user's own request can cause.
+/// The error codes of the API that a user's own request can cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RefusalCode {
     /// No such resource or request.

@@ -1,4 +1,4 @@
-//! What `kc` and the server say to each other. In and out: JSON of wire contract section 3.
+//! What `kc` and the server say to each other. In and out: the JSON bodies of `POST /api/v1/cli`.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
 //! Applying the log. In: entries in order. Out: the changed state and one answer a command. Called by every member alike, so
-//! it reads no clock and draws no chance. A command is judged by the state it meets, not by the one it was made for.
+//! it reads no clock and uses no randomness. A command is judged by the state it meets, not by the one it was made for.
 
 mod decide;
 mod notice;

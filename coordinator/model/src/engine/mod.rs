@@ -197,7 +197,7 @@ impl Fact {
     /// Whether the engine calls itself a primary.
     pub fn claims_primary(&self) -> bool {
         match self {
-            Fact::Valkey(fact) => fact.role == "master" && !fact.slots.is_empty(),
+            Fact::Valkey(fact) => fact.claims_primary(),
         }
     }
 }

@@ -113,7 +113,7 @@ impl Turn<'_, '_, '_> {
         }
     }
 
-    /// A version that no image has fails here and not at submit: the seeds say so. While no host has told its images, it waits.
+    /// A version that no image has fails here and not at submit, as the API promises. While no host has told its images, it waits.
     fn impossible(&mut self) -> Then {
         // What is placed already has its image; only a cluster that has nothing yet can be impossible.
         if self.view.cluster.formed || self.view.wanted().next().is_some() {

@@ -1,7 +1,7 @@
 //! Choosing hosts. In: seats to fill. Out: reservations, all or none, or why not. Called for creates, added replicas,
 //! replacements and moves alike, so that every verb follows the same policy.
 
-use shardplane_proto::ids::{HostId, InstanceId};
+use shardplane_proto::ids::{HostId, InstanceId, ResourceId};
 
 use super::{
     NewIds,
@@ -11,7 +11,7 @@ use super::{
 use crate::{
     command::Reservation,
     engine::{ClusterView, GroupSpec},
-    net::mac_of,
+    net::{Cidr, mac_of},
     resource::Spec,
     state::{Footprint, Instance, Intent, State},
 };
@@ -90,7 +90,7 @@ pub fn fill(
             let (placed, why) = (reservations.len(), why_nowhere(view, &trial, vacancy, &shape));
             format!("needs room for {needed} instances, found it for {placed}: {why}")
         })?;
-        let (subnet, vpc, vni, cidr) = network(state, vacancy)?;
+        let Network { subnet, vpc, vni, cidr } = network(state, vacancy)?;
         let ipv4 = trial.take_address(subnet, cidr).ok_or_else(|| {
             format!(
                 "subnet {subnet} ({cidr}) has no free address; released ones rest for two minutes, those on lost hosts until the host is back or forgotten"
@@ -174,13 +174,21 @@ fn why_nowhere(view: &ClusterView<'_>, draft: &Draft<'_>, vacancy: &Vacancy, sha
     if reasons.is_empty() { "no host is ready".to_owned() } else { reasons.join(", ") }
 }
 
-type Network = (shardplane_proto::ids::ResourceId, shardplane_proto::ids::ResourceId, u32, crate::net::Cidr);
+/// What an instance needs to know of its subnet.
+struct Network {
+    subnet: ResourceId,
+    vpc: ResourceId,
+    vni: u32,
+    cidr: Cidr,
+}
 
 fn network(state: &State, vacancy: &Vacancy) -> Result<Network, String> {
     let subnet = vacancy.group.subnet;
     let vni = state.vnis.get(&subnet).copied();
     match (state.resources.get(&subnet).map(|resource| &resource.spec), vni) {
-        (Some(Spec::VpcSubnet { vpc, cidr }), Some(vni)) => Ok((subnet, *vpc, vni, *cidr)),
+        (Some(Spec::VpcSubnet { vpc, cidr }), Some(vni)) => {
+            Ok(Network { subnet, vpc: *vpc, vni, cidr: *cidr })
+        }
         (_, _) => Err(format!("subnet {subnet} is gone")),
     }
 }

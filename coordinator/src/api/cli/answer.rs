@@ -1,4 +1,4 @@
-//! What `kc` is told. In: the outcome of a verb. Out: the JSON members of wire contract section 3. Used by every verb.
+//! What `kc` is told. In: the outcome of a verb. Out: the JSON body of the answer to `POST /api/v1/cli`. Used by every verb.
 
 use std::fmt::Write as _;
 

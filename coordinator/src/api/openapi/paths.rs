@@ -66,7 +66,7 @@ fn operator(paths: &mut Vec<(String, Node)>) {
     let filter = || parameter("query", "filter", "string", "Id of a cluster or host, or part of a subject.");
     for (path, id, summary, schema) in [
         ("hosts", "listHosts", "The hosts", "HostList"),
-        ("instances", "listInstances", "The members of all groups", "InstanceList"),
+        ("instances", "listInstances", "The instances of all clusters", "InstanceList"),
         ("operations", "listOperations", "What is being done and was done", "OperationList"),
         ("events", "listEvents", "What happened", "EventList"),
         ("catalogue", "getCatalogue", "What can be ordered", "Catalogue"),

@@ -1,5 +1,4 @@
-//! REST: one file a verb or family. In: HTTP requests of wire contract section 1 and the operator's. Out: their envelopes. Called by
-//! the door.
+//! REST: one file a verb or family. In: HTTP requests for resources and the operator's. Out: their envelopes. Called by the door.
 
 mod change;
 mod list;

@@ -1,4 +1,4 @@
-//! The rules of the seeds that need more than the message itself. In: parsed specs and the installation's settings. Out: every
+//! The rules that need more than the message itself. In: parsed specs and the installation's settings. Out: every
 //! violation with its path.
 
 use std::collections::BTreeSet;

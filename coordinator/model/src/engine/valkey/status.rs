@@ -1,4 +1,4 @@
-//! What users see of a Valkey cluster. In: the observed members. Out: the status members of the seeds, stable in order: nodes by
+//! What users see of a Valkey cluster. In: the observed members. Out: the status members of the API, stable in order: nodes by
 //! shard and instance id, shards in the spec's order. Everything follows observation; what nobody has observed is absent.
 
 use shardplane_proto::{ids::InstanceId, v1};
