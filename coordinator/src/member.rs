@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The log as the API sees it.
-pub struct LogStore {
+pub struct RaftStore {
     raft: Raft,
     standing: watch::Receiver<Standing>,
     applied: watch::Receiver<u64>,
@@ -53,7 +53,7 @@ where
     receiver
 }
 
-impl LogStore {
+impl RaftStore {
     /// The API's view of this log.
     pub fn new(raft: Raft) -> Self {
         let standing = translated(raft.role(), standing_of);
@@ -62,7 +62,7 @@ impl LogStore {
     }
 }
 
-impl Store for LogStore {
+impl Store for RaftStore {
     fn propose(
         &self,
         commands: Vec<Command>,

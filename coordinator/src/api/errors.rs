@@ -3,6 +3,7 @@
 
 use http::StatusCode;
 use shardplane_model::refusal::{Refusal, RefusalCode, Violation};
+use shardplane_proto::causes::with_causes;
 
 use super::{family::Family, json::MalformedBody, store::Unavailable};
 
@@ -160,8 +161,7 @@ impl From<Unavailable> for Problem {
 
 impl From<MalformedBody> for Problem {
     fn from(body: MalformedBody) -> Self {
-        let cause = std::error::Error::source(&body).map(|cause| format!(": {cause}")).unwrap_or_default();
-        Self::bad_data(format!("{body}{cause}"))
+        Self::bad_data(with_causes(&body))
     }
 }
 

@@ -10,6 +10,7 @@ use shardplane_model::{
     state::{HostFacts, Scope, Sealed},
 };
 use shardplane_proto::{
+    causes::with_causes,
     ids::{Generation, HostId, InstanceId, ResourceId, TaskId},
     v1::{self, from_host, host_session_server::HostSession, to_host},
 };
@@ -59,8 +60,7 @@ pub struct SessionService {
 }
 
 fn bad(error: &BadMessage) -> Status {
-    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
-    Status::invalid_argument(format!("the host's message makes no sense: {error}{cause}"))
+    Status::invalid_argument(format!("the host's message makes no sense: {}", with_causes(error)))
 }
 
 impl SessionService {

@@ -1,7 +1,7 @@
 //! `kc apply -f`: creates and updates what a manifest describes, document by document. In: the text of the file. Out: a line a document,
 //! and with `-w` changes to wait for.
 
-use shardplane_model::{resource::Resource, state::Scope};
+use shardplane_model::state::Scope;
 use shardplane_proto::ids::ResourceId;
 
 use super::{
@@ -80,17 +80,8 @@ pub async fn one(
 ) -> Result<(Change, bool), Failure> {
     manifest::resolve(&session.state, &mut document, folder)?;
     if document.id().is_none() {
-        let id = match existing(session, &document)?.as_slice() {
-            [] => ResourceId::from(session.api.fresh_id()),
-            [only] => only.id,
-            several => {
-                return Err(Failure::Text(format!(
-                    "there are multiple {} resources with that name: add metadata.id to say which{}",
-                    document.kind,
-                    lookup::choices(&session.state, several)
-                )));
-            }
-        };
+        let existing = lookup::of_document(&session.state, &document, folder_of(&document)?)?;
+        let id = existing.map_or_else(|| session.api.fresh_id().into(), |existing| existing.id);
         if let Some(metadata) = document.node.child("metadata") {
             metadata.set("id", Node::from(id.to_string()));
         }
@@ -104,18 +95,11 @@ pub async fn one(
     Ok((change, before != Some(request)))
 }
 
-/// Resources that a document without an id may mean.
-fn existing<'a>(session: &'a Session, document: &Document) -> Result<Vec<&'a Resource>, Failure> {
-    let folder =
-        match document.node.at(&["metadata", "folderId"]).and_then(Node::text).filter(|id| !id.is_empty()) {
-            Some(id) => {
-                Some(id.parse().map_err(|cause| Problem::bad_data(format!("metadata.folderId: {cause}")))?)
-            }
-            None => None,
-        };
-    let mut found = lookup::named(&session.state, document.kind, &document.name);
-    found.retain(|resource| resource.metadata.folder == folder);
-    Ok(found)
+/// The folder of a document whose names are resolved.
+fn folder_of(document: &Document) -> Result<Option<ResourceId>, Failure> {
+    let id = document.node.at(&["metadata", "folderId"]).and_then(Node::text).filter(|id| !id.is_empty());
+    let id = id.map(str::parse).transpose();
+    Ok(id.map_err(|cause| Problem::bad_data(format!("metadata.folderId: {cause}")))?)
 }
 
 /// What `kc get -o yaml` shows has no password: applying it again keeps the one there is.

@@ -133,17 +133,7 @@ fn target<'a>(
         },
         None => folder,
     };
-    let mut found = lookup::named(&session.state, document.kind, &document.name);
-    found.retain(|resource| resource.metadata.folder == folder);
-    match found.as_slice() {
-        [] => Ok(None),
-        [only] => Ok(Some(only)),
-        several => Err(Failure::Text(format!(
-            "there are multiple {} resources with that name: add metadata.id to say which{}",
-            document.title(),
-            lookup::choices(&session.state, several)
-        ))),
-    }
+    lookup::of_document(&session.state, document, folder)
 }
 
 async fn one(session: &Session, resource: &Resource) -> Result<Change, Failure> {

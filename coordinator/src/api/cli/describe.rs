@@ -67,7 +67,7 @@ fn cluster(session: &Session, resource: &Resource, text: &mut String) {
             i.message,
         ]
     });
-    let header = ["GROUP", "ROLE", "INSTANCE", "HOST", "ADDRESS", "MACHINE", "ENGINE", "INTENT", "MESSAGE"];
+    let header = ["SHARD", "ROLE", "INSTANCE", "HOST", "ADDRESS", "MACHINE", "ENGINE", "INTENT", "MESSAGE"];
     // Writing to a String cannot fail.
     let _ = write!(
         text,

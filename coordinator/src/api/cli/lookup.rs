@@ -9,7 +9,7 @@ use shardplane_model::{
 };
 use shardplane_proto::ids::ResourceId;
 
-use super::answer::Failure;
+use super::{answer::Failure, manifest::Document};
 
 /// Resources of a type with this name, in the order of their ids.
 pub fn named<'a>(state: &'a State, kind: Kind, name: &str) -> Vec<&'a Resource> {
@@ -39,6 +39,28 @@ pub fn one<'a>(
         ))),
         several => Err(Failure::Text(format!(
             "there are multiple {kind} resources named {word:?}: use the ID{}",
+            choices(state, several)
+        ))),
+    }
+}
+
+/// The stored resource that a document without an id means: of its type, with its name, in this folder; none when there is none yet.
+///
+/// # Errors
+/// There are several: they are listed.
+pub fn of_document<'a>(
+    state: &'a State,
+    document: &Document,
+    folder: Option<ResourceId>,
+) -> Result<Option<&'a Resource>, Failure> {
+    let mut found = named(state, document.kind, &document.name);
+    found.retain(|resource| resource.metadata.folder == folder);
+    match found.as_slice() {
+        [] => Ok(None),
+        [only] => Ok(Some(only)),
+        several => Err(Failure::Text(format!(
+            "there are multiple {} resources with that name: add metadata.id to say which{}",
+            document.kind,
             choices(state, several)
         ))),
     }

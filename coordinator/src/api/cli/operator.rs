@@ -234,7 +234,7 @@ fn instances(list: v1::InstanceList) -> List {
         name: instance.id,
     };
     List {
-        header: vec!["ID", "CLUSTER", "GROUP", "ROLE", "HOST", "ADDRESS", "MACHINE", "ENGINE", "INTENT"],
+        header: vec!["ID", "CLUSTER", "SHARD", "ROLE", "HOST", "ADDRESS", "MACHINE", "ENGINE", "INTENT"],
         wide: vec!["MAC", "LAST-REPORT", "MESSAGE"],
         items: list.items.into_iter().map(item).collect(),
     }
