@@ -1,0 +1,177 @@
+//! A cluster with all that is known of it, as the planner and the views ask about it. In: what the log says and what hosts report.
+//! Out: roles, verdicts and next steps, whichever engine it is. Built by [`crate::plan::cluster_view`].
+
+use shardplane_proto::ids::InstanceId;
+
+use super::{ClusterSpec, Fact, GroupSpec, Report, valkey};
+use crate::{
+    observed::MemberReport,
+    resource::Resource,
+    state::{Cluster, Host, Instance, Presence, State},
+    time::Timestamp,
+};
+
+/// What an instance does in its group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Takes the writes.
+    Primary,
+    /// Follows.
+    Replica,
+    /// Nothing known, or not part of the cluster yet.
+    Unknown,
+}
+
+/// One member of a cluster with all that is known of it.
+#[derive(Debug, Clone)]
+pub struct Member<'a> {
+    /// What the log says.
+    pub instance: &'a Instance,
+    /// Position of its group in the spec; none for a group that is no longer in the spec.
+    pub group_index: Option<usize>,
+    /// Its host, if the log knows it.
+    pub host: Option<&'a Host>,
+    /// What its host reported since this leader listens.
+    pub report: Option<&'a MemberReport>,
+    /// Whether that report is recent and its host connected.
+    pub fresh: bool,
+}
+
+impl Member<'_> {
+    /// The engine's report, when it is recent.
+    pub fn engine(&self) -> Option<&Report> {
+        self.report.filter(|_| self.fresh).and_then(|report| report.engine.as_ref())
+    }
+
+    /// The newest fact with its time: from a report or else from the log.
+    pub fn fact(&self) -> Option<(Timestamp, Fact)> {
+        match self.report.and_then(|r| r.engine.as_ref().map(|engine| (r.at, engine.fact()))) {
+            Some(reported) => Some(reported),
+            None => self.instance.fact.clone(),
+        }
+    }
+}
+
+/// A cluster with all that is known of it.
+#[derive(Debug, Clone)]
+pub struct ClusterView<'a> {
+    /// Its resource.
+    pub resource: &'a Resource,
+    /// Its spec.
+    pub spec: &'a ClusterSpec,
+    /// What the state remembers of it.
+    pub cluster: &'a Cluster,
+    /// Its groups.
+    pub groups: Vec<GroupSpec>,
+    /// Its members in order of group, first primary first, then by id; retiring ones included.
+    pub members: Vec<Member<'a>>,
+    /// The time to judge ages by.
+    pub now: Timestamp,
+    /// This leader has just begun to listen: logged facts still stand for reports that had no time to come.
+    pub gathering: bool,
+}
+
+/// One engine step that may start now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// Who performs it.
+    pub instance: InstanceId,
+    /// For people.
+    pub name: String,
+    /// The engine's own message.
+    pub payload: Vec<u8>,
+}
+
+/// What an engine wants next.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Next {
+    /// Steps that may start now, all at once.
+    pub steps: Vec<Step>,
+    /// What it waits for and why; not empty when it is not whole and there are no steps.
+    pub waiting: Vec<String>,
+    /// Every wanted member takes its part, as far as recent reports tell.
+    pub whole: bool,
+}
+
+/// What the other members say about one of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerVerdict {
+    /// They see it working, or some of them do.
+    Alive,
+    /// Nobody who can be heard sees it working, and the cluster has dealt with its loss.
+    Failed,
+    /// Too few can be heard to tell, or its group still waits for a new primary.
+    Unknown,
+}
+
+impl ClusterView<'_> {
+    /// Members that shall run.
+    pub fn wanted(&self) -> impl Iterator<Item = &Member<'_>> {
+        self.members.iter().filter(|member| member.instance.wanted())
+    }
+
+    /// Which role each member has, by observation.
+    pub fn roles(&self) -> Vec<(InstanceId, Role)> {
+        match self.spec {
+            ClusterSpec::Valkey(_) => valkey::facts::roles(self),
+        }
+    }
+
+    /// The next steps towards a whole cluster.
+    pub fn next(&self) -> Next {
+        match self.spec {
+            ClusterSpec::Valkey(spec) => valkey::tasks::next(self, spec),
+        }
+    }
+
+    /// What the other members say about this one.
+    pub fn peers_about(&self, instance: InstanceId) -> PeerVerdict {
+        match self.spec {
+            ClusterSpec::Valkey(_) => valkey::facts::peers_about(self, instance),
+        }
+    }
+
+    /// Whether this replica holds everything its primary has acknowledged to it, so that it may take over or count.
+    pub fn in_sync(&self, instance: InstanceId) -> bool {
+        match self.spec {
+            ClusterSpec::Valkey(_) => valkey::facts::in_sync(self, instance),
+        }
+    }
+
+    /// Whether every group has a primary and the engine itself says that the cluster serves.
+    pub fn serves(&self) -> bool {
+        match self.spec {
+            ClusterSpec::Valkey(_) => valkey::facts::serves(self),
+        }
+    }
+
+    /// Whether `heir` has everything that `old` has, so that `old` may go without loss.
+    pub fn holds_all_of(&self, heir: InstanceId, old: InstanceId) -> bool {
+        match self.spec {
+            ClusterSpec::Valkey(_) => valkey::facts::holds_all_of(self, heir, old),
+        }
+    }
+
+    /// The step that makes this in-sync replica the primary of its group without loss.
+    pub fn switchover(&self, to: InstanceId) -> Step {
+        match self.spec {
+            ClusterSpec::Valkey(_) => valkey::tasks::switchover(to),
+        }
+    }
+
+    /// What the guest of this instance is configured with. `secret` is the password in clear.
+    pub fn guest_config(&self, state: &State, instance: &Instance, secret: &str) -> Vec<u8> {
+        let primary_elsewhere = self.members.iter().any(|other| {
+            other.instance.id != instance.id
+                && other.instance.group == instance.group
+                && other.instance.wanted()
+                && other.host.is_some_and(|host| host.presence == Presence::Present)
+                && self.roles().contains(&(other.instance.id, Role::Primary))
+        });
+        match self.spec {
+            ClusterSpec::Valkey(spec) => {
+                valkey::config::render(state, spec, instance, secret, primary_elsewhere)
+            }
+        }
+    }
+}
