@@ -1,26 +1,37 @@
 //! The door: which routes exist, what holds for all of them, and how requests that no route takes are answered. In: the handlers of
 //! the other files. Out: one router. Called by [`super::Api::router`].
 
+use std::time::Duration;
+
 use axum::{
     Router,
+    body::Body,
     extract::Request,
     middleware::{self, Next},
     response::Response,
 };
+use bytes::Bytes;
 use futures::FutureExt as _;
 use http::header;
+use tokio::time::timeout;
 
 use super::{
-    Api, BODY_LIMIT,
+    Api, BODY_LIMIT, auth,
     errors::{Problem, Trouble},
     family::Family,
     forward, grpc, rest,
 };
 
+/// Largest body of somebody without a token that is known, bytes: commands that need none fit.
+pub const STRANGERS_LIMIT: usize = 64 * 1024;
+
+/// A body arrives within this time.
+const BODY_TIME: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(30) };
+
 /// Puts all routes together.
 pub fn assemble(api: &Api, beside: Router) -> Router {
     let local = rest::local(api).merge(grpc::local(api)).merge(beside);
-    let forwarder = forward::Forwarder::new(api.store.standing());
+    let forwarder = forward::Forwarder::new(api.store.clone());
     let led = rest::led(api)
         .merge(grpc::led(api))
         .fallback(nowhere)
@@ -51,7 +62,11 @@ async fn nowhere(request: Request) -> Response {
         request.method(),
         request.uri().path()
     );
-    family_of(&request).refuse(&Problem::not_found(text))
+    match family_of(&request) {
+        // Clients of older or newer members go by this code.
+        Family::Grpc => tonic::Status::unimplemented(text).into_http(),
+        family => family.refuse(&Problem::not_found(text)),
+    }
 }
 
 async fn wrong_method(request: Request) -> Response {
@@ -83,11 +98,12 @@ async fn in_envelopes(request: Request, next: Next) -> Response {
     )))
 }
 
-/// Reads a body of at most [`BODY_LIMIT`] bytes that may be JSON.
+/// Reads a body of at most [`BODY_LIMIT`] bytes that may be JSON, [`STRANGERS_LIMIT`] when nobody knows the token: strangers must not fill
+/// the memory.
 ///
 /// # Errors
-/// `BadData` when it is larger, announced as something else, or breaks off.
-pub async fn body(request: Request) -> Result<bytes::Bytes, Problem> {
+/// `BadData` when it is larger, announced as something else, or breaks off; `Unauthenticated` when it is larger than a stranger's may be.
+pub async fn body(api: &Api, token: Option<&str>, request: Request) -> Result<Bytes, Problem> {
     if let Some(given) = request.headers().get(header::CONTENT_TYPE) {
         let essence = given
             .to_str()
@@ -103,9 +119,29 @@ pub async fn body(request: Request) -> Result<bytes::Bytes, Problem> {
             )));
         }
     }
-    axum::body::to_bytes(request.into_body(), BODY_LIMIT).await.map_err(|cause| {
-        Problem::bad_data(format!(
-            "the body could not be read; it may have at most {BODY_LIMIT} bytes: {cause}"
-        ))
-    })
+    if auth::caller(&api.store.local(), token).is_ok() {
+        return whole(request.into_body(), BODY_LIMIT).await;
+    }
+    match whole(request.into_body(), STRANGERS_LIMIT).await {
+        Ok(body) => Ok(body),
+        // Let in after all, it is a token that was made this moment, and the body is too large to be read twice.
+        Err(problem) => api.enter(token, &[]).await.and(Err(problem)),
+    }
+}
+
+/// Reads a body of at most this many bytes.
+///
+/// # Errors
+/// `BadData` when it is larger, breaks off, or does not arrive in time.
+pub async fn whole(body: Body, limit: usize) -> Result<Bytes, Problem> {
+    match timeout(BODY_TIME, axum::body::to_bytes(body, limit)).await {
+        Ok(Ok(body)) => Ok(body),
+        Ok(Err(cause)) => Err(Problem::bad_data(format!(
+            "the body could not be read; it may have at most {limit} bytes: {cause}"
+        ))),
+        Err(_) => Err(Problem::bad_data(format!(
+            "the body did not arrive within {} s; send it whole",
+            BODY_TIME.as_secs()
+        ))),
+    }
 }

@@ -1,7 +1,7 @@
 //! Any member answers: one that does not lead passes the whole request to the leader. In: requests of either HTTP version, gRPC
 //! streams included. Out: the leader's answer as it is, or a retryable refusal in the route's own envelope. Called by the door.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
@@ -22,10 +22,11 @@ use tokio::{
 };
 
 use super::{
-    BODY_LIMIT, door,
+    BODY_LIMIT, auth,
+    door::{self, STRANGERS_LIMIT},
     errors::{Problem, Trouble},
     family::Family,
-    store::Standing,
+    store::{Standing, Store},
 };
 
 /// Marks a request that a member has passed on already: two members that take each other for the leader must not play ball.
@@ -64,14 +65,15 @@ struct Broken {
 /// Knows the leader and how to reach it.
 #[derive(Clone)]
 pub struct Forwarder {
+    store: Arc<dyn Store>,
     standing: watch::Receiver<Standing>,
     http1: Client<HttpConnector, Body>,
     http2: Client<HttpConnector, Body>,
 }
 
 impl Forwarder {
-    /// A forwarder that follows this.
-    pub fn new(standing: watch::Receiver<Standing>) -> Self {
+    /// A forwarder to the leader of this.
+    pub fn new(store: Arc<dyn Store>) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT));
         connector.set_nodelay(true);
@@ -85,7 +87,7 @@ impl Forwarder {
             .http2_only(true)
             .http2_keep_alive_interval(Duration::from_secs(5))
             .http2_keep_alive_timeout(Duration::from_secs(5));
-        Self { standing, http1, http2: builder.build(connector) }
+        Self { standing: store.standing(), store, http1, http2: builder.build(connector) }
     }
 
     async fn send(&self, leader: &str, request: Request) -> Result<Response, Broken> {
@@ -125,7 +127,7 @@ pub async fn pass_on(State(mut forwarder): State<Forwarder>, request: Request, n
     }
     let passed_on = request.headers().contains_key(&PASSED_ON);
     let until = Instant::now() + if passed_on { Duration::ZERO } else { PATIENCE };
-    let mut kept = match Kept::of(request).await {
+    let mut kept = match Kept::of(&*forwarder.store, request).await {
         Ok(kept) => kept,
         Err(problem) => return family.refuse(&problem),
     };
@@ -173,17 +175,19 @@ enum Kept {
 }
 
 impl Kept {
-    async fn of(request: Request) -> Result<Self, Problem> {
+    async fn of(store: &dyn Store, request: Request) -> Result<Self, Problem> {
         if door::is_grpc(&request) {
             return Ok(Kept::Once(request));
         }
+        // Large bodies of strangers are not kept here: the leader decides whether to read them.
+        let small = hyper::body::Body::size_hint(request.body())
+            .upper()
+            .is_some_and(|size| size <= STRANGERS_LIMIT as u64);
+        if !small && auth::caller(&store.local(), auth::bearer(request.headers())).is_err() {
+            return Ok(Kept::Once(request));
+        }
         let (parts, body) = request.into_parts();
-        let body = axum::body::to_bytes(body, BODY_LIMIT).await.map_err(|cause| {
-            Problem::bad_data(format!(
-                "the body could not be read; it may have at most {BODY_LIMIT} bytes: {cause}"
-            ))
-        })?;
-        Ok(Kept::Whole(Box::new(parts), body))
+        Ok(Kept::Whole(Box::new(parts), door::whole(body, BODY_LIMIT).await?))
     }
 
     /// The request to send, and what is left for another attempt.

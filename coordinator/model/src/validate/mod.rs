@@ -49,6 +49,9 @@ impl Submission {
 /// Longest name and label value, in characters.
 const LONGEST_NAME: usize = 255;
 
+/// Most labels of a resource.
+const MOST_LABELS: usize = 64;
+
 fn parse_metadata(given: &v1::Metadata, wrong: &mut Vec<Violation>) -> Metadata {
     let name = given.name.clone();
     if name.chars().count() > LONGEST_NAME || name.chars().any(char::is_control) {
@@ -60,13 +63,13 @@ fn parse_metadata(given: &v1::Metadata, wrong: &mut Vec<Violation>) -> Metadata 
     if given.description.as_ref().is_some_and(|text| text.chars().count() > 4096) {
         wrong.push(Violation::new("metadata.description", "has at most 4096 characters"));
     }
-    if given.labels.len() > 64 {
+    if given.labels.len() > MOST_LABELS {
         wrong.push(Violation::new(
             "metadata.labels",
-            format!("has {} labels; at most 64 are allowed", given.labels.len()),
+            format!("has {} labels; at most {MOST_LABELS} are allowed", given.labels.len()),
         ));
     }
-    for (key, value) in &given.labels {
+    for (key, value) in given.labels.iter().take(MOST_LABELS) {
         if key.is_empty() || key.len() > LONGEST_NAME || value.len() > LONGEST_NAME || value.contains('*') {
             let text = format!(
                 "has 1 to {LONGEST_NAME} bytes in its key, at most {LONGEST_NAME} in its value, and no * in its value"
@@ -193,6 +196,12 @@ fn violations(
             wrong.push(Violation::new(path, format!("{target} is not the id of an existing {kind}")));
         }
     }
+    if *spec == Spec::Folder && inside(state, metadata.folder, id) {
+        wrong.push(Violation::new(
+            "metadata.folderId",
+            "is this folder or one inside it; a folder cannot hold itself",
+        ));
+    }
     let existing = state.resources.get(&id);
     match (existing.map(|r| &r.spec), spec) {
         (Some(old), new) if old.kind() != new.kind() => {
@@ -251,6 +260,13 @@ fn violations(
         ) => {}
     }
     wrong
+}
+
+/// Whether a folder is this one or somewhere in it.
+fn inside(state: &State, folder: Option<ResourceId>, this: ResourceId) -> bool {
+    let above = |id: &ResourceId| state.resources.get(id).and_then(|folder| folder.metadata.folder);
+    // A ring that an older log holds already is walked once.
+    std::iter::successors(folder, above).take(state.resources.len() + 1).any(|id| id == this)
 }
 
 /// Whether the cluster's create failed: then a corrected spec is a create again.

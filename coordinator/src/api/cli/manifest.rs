@@ -15,6 +15,9 @@ use super::{
 /// Most documents of one manifest.
 const MOST: usize = 500;
 
+/// Most opening brackets of a YAML manifest. A parser takes time with the square of their depth, and depth cannot be known before.
+const MOST_BRACKETS: usize = 10_000;
+
 /// One document of a manifest.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
@@ -48,8 +51,8 @@ impl Document {
 /// The place where the text is not YAML, or a document without a known kind.
 pub fn read(text: &str) -> Result<Vec<Document>, Failure> {
     let mut nodes = Vec::new();
-    for document in serde_norway::Deserializer::from_str(text) {
-        let node = Node::deserialize(document).map_err(|cause| {
+    for document in parse(text) {
+        let node = document.map_err(|cause| {
             Failure::Text(format!("document {} of the manifest is not valid YAML: {cause}", nodes.len() + 1))
         })?;
         match (node.get("items"), node.get("spec")) {
@@ -65,6 +68,21 @@ pub fn read(text: &str) -> Result<Vec<Document>, Failure> {
         return Err(Failure::Text("the manifest is empty".to_owned()));
     }
     nodes.into_iter().enumerate().map(|(at, node)| document(at + 1, node)).collect()
+}
+
+/// The documents, as far as the text is one document of JSON, or YAML.
+fn parse(text: &str) -> Box<dyn Iterator<Item = Result<Node, String>> + '_> {
+    if let Ok(node) = serde_json::from_str::<Node>(text) {
+        return Box::new(std::iter::once(Ok(node)));
+    }
+    let brackets = text.bytes().filter(|byte| matches!(byte, b'[' | b'{')).count();
+    if brackets > MOST_BRACKETS {
+        let text =
+            format!("it has {brackets} opening brackets, at most {MOST_BRACKETS} are read; use indentation");
+        return Box::new(std::iter::once(Err(text)));
+    }
+    let documents = serde_norway::Deserializer::from_str(text);
+    Box::new(documents.map(|document| Node::deserialize(document).map_err(|cause| cause.to_string())))
 }
 
 fn document(number: usize, mut node: Node) -> Result<Document, Failure> {
@@ -207,6 +225,9 @@ mod tests {
             ("kind: Vpc\n---\nkind: Nope", "document 2: there is no kind \"Nope\""),
             ("kind: host", "there is no kind"),
             ("just text", "kind is missing"),
+            (&"{a: ".repeat(300_000), "300000 opening brackets"),
+            (&"[".repeat(9_000), "document 1 of the manifest is not valid YAML: recursion limit"),
+            (&"- ".repeat(500_000), "document 1 of the manifest is not valid YAML: recursion limit"),
         ] {
             let refused = read(text).unwrap_err().text();
             assert!(refused.contains(part), "{text}: {refused}");

@@ -58,7 +58,7 @@ pub async fn serve(State(api): State<Api>, request: Request) -> Response {
     let token = auth::bearer(request.headers()).map(str::to_owned);
     let ours = |value: &http::HeaderValue| value.to_str().is_ok_and(|value| value.starts_with(OUR_CLIENT));
     let waits_itself = request.headers().get(header::USER_AGENT).is_some_and(ours);
-    let outcome = match door::body(request).await.and_then(|body| {
+    let outcome = match door::body(&api, token.as_deref(), request).await.and_then(|body| {
         serde_json::from_slice::<Post>(&body)
             .map_err(|cause| Problem::bad_data(format!("the body is not what kc sends: {cause}")))
     }) {

@@ -9,8 +9,8 @@ pub fn render<H: AsRef<str>>(header: &[H], rows: Vec<Vec<String>>) -> String {
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(header.iter().map(|cell| cell.as_ref()));
     for row in rows {
-        // A line break in a cell would tear the row apart.
-        table.add_row(row.into_iter().map(|cell| match cell.replace(['\n', '\r', '\t'], " ") {
+        // A line break in a cell would tear the row apart, and an escape of somebody's description would steer the terminal.
+        table.add_row(row.into_iter().map(|cell| match cell.replace(char::is_control, " ") {
             empty if empty.is_empty() => "-".to_owned(),
             cell => cell,
         }));
@@ -40,6 +40,12 @@ pub fn age(now: Timestamp, then: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cells_do_not_steer_the_terminal() {
+        let text = render(&["A"], vec![vec!["x\u{1b}[2Jy\r\nz\u{9b}1m".to_owned()]]);
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+    }
 
     #[test]
     fn columns_are_apart_by_three_blanks_and_nothing_trails() {

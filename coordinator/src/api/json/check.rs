@@ -16,6 +16,9 @@ const SECRET_MEMBERS: [&str; 1] = ["rootPassword"];
 /// Longest piece of a given value in an error text, characters.
 const SHOWN: usize = 64;
 
+/// Most violations that are told one by one: nobody reads more, and a body holds a hundred thousand.
+const TOLD: usize = 64;
+
 /// A body that is not JSON, or not an object.
 #[derive(Debug, thiserror::Error)]
 pub enum MalformedBody {
@@ -65,7 +68,7 @@ pub fn check(kind: Kind, body: &Node) -> Checked {
     let mut clean = Map::new();
     let Some(message) = descriptor(kind.name()) else {
         found.add("kind", format!("{kind} is not known here"));
-        return Checked { resource: v1::Resource::default(), violations: found.0 };
+        return Checked { resource: v1::Resource::default(), violations: found.all() };
     };
     let members: &[(String, Node)] = match body {
         Node::Object(members) => members,
@@ -74,9 +77,12 @@ pub fn check(kind: Kind, body: &Node) -> Checked {
             &[]
         }
     };
-    found.duplicates("", members);
+    let mut seen = BTreeSet::new();
     let mut top_level_id = None;
     for (name, value) in members {
+        if found.again("", name, &mut seen) {
+            continue;
+        }
         match (name.as_str(), value) {
             ("status", _) | (_, Node::Null) => {}
             ("apiVersion", value) => found.word("apiVersion", value, "v1"),
@@ -109,7 +115,7 @@ pub fn check(kind: Kind, body: &Node) -> Checked {
         found.add("", error.to_string());
         v1::Resource::default()
     });
-    Checked { resource, violations: found.0 }
+    Checked { resource, violations: found.all() }
 }
 
 fn resource_of(kind: Kind, clean: Value) -> Result<v1::Resource, serde_json::Error> {
@@ -121,15 +127,30 @@ fn resource_of(kind: Kind, clean: Value) -> Result<v1::Resource, serde_json::Err
 }
 
 #[derive(Default)]
-struct Violations(Vec<Violation>);
+struct Violations {
+    told: Vec<Violation>,
+    untold: usize,
+}
 
 impl Violations {
     fn add(&mut self, path: &str, message: impl Into<String>) {
+        if self.told.len() == TOLD {
+            self.untold += 1;
+            return;
+        }
         let violation = Violation::new(if path.is_empty() { "body" } else { path }, message);
         // A member given twice is wrong twice in the same way.
-        if !self.0.contains(&violation) {
-            self.0.push(violation);
+        if !self.told.contains(&violation) {
+            self.told.push(violation);
         }
+    }
+
+    fn all(mut self) -> Vec<Violation> {
+        if self.untold > 0 {
+            let text = format!("breaks rules in {} more places; mend these first", self.untold);
+            self.told.push(Violation::new("body", text));
+        }
+        self.told
     }
 
     fn wrong_type(&mut self, path: &str, given: &Node, wanted: &str) {
@@ -142,14 +163,13 @@ impl Violations {
         }
     }
 
-    fn duplicates(&mut self, path: &str, members: &[(String, Node)]) {
-        let mut seen = BTreeSet::new();
-        let mut told = BTreeSet::new();
-        for (name, _) in members {
-            if !seen.insert(name) && told.insert(name) {
-                self.add(&join(path, name), "is given more than once");
-            }
+    /// Whether a member was seen before, which is a violation.
+    fn again<'a>(&mut self, path: &str, name: &'a str, seen: &mut BTreeSet<&'a str>) -> bool {
+        let again = !seen.insert(name);
+        if again {
+            self.add(&join(path, name), "is given more than once");
         }
+        again
     }
 
     fn top_level_id(&mut self, clean: &mut Map<String, Value>, id: &str) {
@@ -166,15 +186,20 @@ impl Violations {
 
     fn message(&mut self, message: &MessageDescriptor, node: &Node, path: &str) -> Option<Value> {
         let Node::Object(members) = node else {
-            self.wrong_type(path, node, "an object");
+            // Not shown: a text may be the whole spec, in quotes by mistake, with its password.
+            self.add(path, format!("must be an object, not {}", node.type_name()));
             return None;
         };
-        self.duplicates(path, members);
+        let mut seen = BTreeSet::new();
         let mut clean = Map::new();
         for (name, value) in members {
+            if self.again(path, name, &mut seen) {
+                continue;
+            }
             let path = join(path, name);
             let Some(field) = message.get_field_by_json_name(name) else {
-                self.add(&path, unknown(message, name));
+                let text = if self.told.len() < TOLD { unknown(message, name) } else { String::new() };
+                self.add(&path, text);
                 continue;
             };
             if *value == Node::Null {
@@ -216,16 +241,18 @@ impl Violations {
             self.wrong_type(path, node, "an object of texts");
             return None;
         };
-        self.duplicates(path, members);
         let kind = field.kind();
         let value_kind = kind.as_message()?.map_entry_value_field().kind();
-        let clean = members
-            .iter()
-            .filter(|(_, value)| *value != Node::Null)
-            .filter_map(|(name, value)| {
-                Some((name.clone(), self.single(&value_kind, value, &join(path, name))?))
-            })
-            .collect();
+        let mut seen = BTreeSet::new();
+        let mut clean = Map::new();
+        for (name, value) in members {
+            if self.again(path, name, &mut seen) || *value == Node::Null {
+                continue;
+            }
+            if let Some(value) = self.single(&value_kind, value, &join(path, name)) {
+                clean.insert(name.clone(), value);
+            }
+        }
         Some(Value::Object(clean))
     }
 

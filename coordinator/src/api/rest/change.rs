@@ -21,7 +21,7 @@ use super::{
 /// `PUT /api/v1/<type>`
 pub async fn put(State(api): State<Api>, Path(path): Path<String>, request: Request) -> Response {
     let token = auth::bearer(request.headers()).map(str::to_owned);
-    let body = door::body(request).await;
+    let body = door::body(&api, token.as_deref(), request).await;
     answer(run_put(&api, &path, token.as_deref(), body).await)
 }
 

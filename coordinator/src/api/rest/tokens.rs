@@ -21,7 +21,7 @@ use crate::secrets;
 /// `POST /api/v1/tokens`
 pub async fn create(State(api): State<Api>, request: Request) -> Response {
     let token = auth::bearer(request.headers()).map(str::to_owned);
-    let body = door::body(request).await;
+    let body = door::body(&api, token.as_deref(), request).await;
     answered("CreateTokenResponse", run(&api, token.as_deref(), body).await)
 }
 

@@ -146,3 +146,15 @@ async fn an_election_is_waited_for() {
     let ((status, _, answer), ()) = tokio::join!(asked, elected);
     assert_eq!((status, text(&answer, &["resourceId"])), (200, "01k0000000000000000000000f"));
 }
+
+#[tokio::test]
+async fn a_large_body_of_a_caller_that_only_the_leader_knows_passes_through() {
+    let (leader, _follower, address) = two().await;
+    let name = "a".repeat(200_000);
+    let body = format!(r#"{{"metadata":{{"id":"01k0000000000000000000000f","name":"{name}"}}}}"#);
+    let (status, _, answer) = ask(address, "PUT", "/api/v1/folder", &leader.token, &body, false).await;
+    assert_eq!((status, text(&answer, &["errorCode"])), (400, "BadData"));
+    assert!(text(&answer, &["errorMessage"]).starts_with("metadata.name: "), "{answer:?}");
+    let (status, _, answer) = ask(address, "PUT", "/api/v1/folder", "wrong", &body, false).await;
+    assert_eq!((status, text(&answer, &["errorCode"])), (401, "Unauthorized"));
+}

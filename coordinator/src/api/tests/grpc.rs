@@ -57,6 +57,13 @@ async fn the_verbs_of_rest_are_there() {
     let mut operator = OperatorClient::new(channel);
     let hosts = operator.list_hosts(signed(&reader, v1::OperatorListRequest::default())).await.unwrap_err();
     assert_eq!(hosts.code(), Code::PermissionDenied);
+    // A method of another version is told from a resource that is not there.
+    let request = http::Request::post("/shardplane.v1.Operator/Nothing")
+        .header("content-type", "application/grpc")
+        .body(Body::empty())
+        .unwrap();
+    let nothing = asking.router.clone().oneshot(request).await.unwrap();
+    assert_eq!(nothing.headers()["grpc-status"], (Code::Unimplemented as i32).to_string());
     let offers = operator
         .get_catalogue(signed(&reader, v1::OperatorListRequest::default()))
         .await

@@ -222,3 +222,42 @@ async fn members_tell_how_they_are_without_a_token() {
         "{metrics}"
     );
 }
+
+#[tokio::test]
+async fn large_bodies_of_strangers_are_not_read_and_slow_ones_not_for_ever() {
+    let asking = Asking::new();
+    let large = format!("{{\"x\":\"{}\"}}", "a".repeat(100_000));
+    for token in ["", "wrong"] {
+        for (method, path) in [("PUT", "/api/v1/folder"), ("POST", "/api/v1/tokens"), ("POST", "/api/v1/cli")]
+        {
+            let (status, _) = asking.ask(method, path, token, &large).await;
+            assert_eq!(status, StatusCode::UNAUTHORIZED, "{method} {path}");
+        }
+    }
+    let (status, answer) = asking.as_admin("PUT", "/api/v1/folder", &large).await;
+    assert!(text(&answer, &["errorMessage"]).contains("x: is not a member"), "{status} {answer:?}");
+    let request = Request::put("/api/v1/folder")
+        .header("authorization", format!("Bearer {}", asking.token))
+        .body(Body::from_stream(futures::stream::pending::<Result<bytes::Bytes, std::io::Error>>()))
+        .unwrap();
+    let response = asking.router.clone().oneshot(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn a_folder_cannot_hold_itself() {
+    let asking = Asking::new();
+    let put = async |id: &str, folder: &str| {
+        let body = serde_json::json!({ "metadata": { "id": id, "name": id, "folderId": folder } });
+        let (status, answer) = asking.as_admin("PUT", "/api/v1/folder", &body.to_string()).await;
+        (status.as_u16(), text(&answer, &["errorMessage"]).to_owned())
+    };
+    let [a, b] = ["01k0000000000000000000000a", "01k0000000000000000000000b"];
+    assert_eq!(put(a, "").await.0, 200);
+    assert_eq!(put(b, a).await.0, 200);
+    for folder in [a, b] {
+        let (status, message) = put(a, folder).await;
+        assert_eq!(status, 400);
+        assert!(message.contains("metadata.folderId: is this folder or one inside it"), "{message}");
+    }
+}

@@ -86,6 +86,10 @@ fn wrong_with(value: &str, allowed: &Allowed) -> Option<String> {
 
 /// Every directive is known and has a value it may have.
 pub fn check(parameters: &BTreeMap<String, String>) -> Vec<Violation> {
+    if parameters.len() > DIRECTIVES.len() * 2 {
+        let text = format!("has {} parameters; only {} can be set", parameters.len(), DIRECTIVES.len());
+        return vec![Violation::new("spec.parameters", text)];
+    }
     let mut wrong = Vec::new();
     for (name, value) in parameters {
         let path = format!("spec.parameters.{name}");
@@ -139,6 +143,15 @@ mod tests {
                 "{name} {value}"
             );
         }
+    }
+
+    #[test]
+    fn far_too_many_are_one_violation() {
+        let many = (0..100_000).map(|n| (format!("p{n}"), String::new())).collect();
+        assert_eq!(
+            check(&many),
+            [Violation::new("spec.parameters", "has 100000 parameters; only 30 can be set")]
+        );
     }
 
     #[test]
