@@ -94,7 +94,9 @@ impl Keeper {
         membership.nodes().map(status).collect()
     }
 
-    /// Adds a learner and waits until it has all data; it gets its vote when that makes the number of voters odd.
+    /// Adds a member that already serves: as a learner, which has no vote and holds up no write, until it has all data; then,
+    /// when a second one is ready or the voters are even in number, as a voter. Refused when it does not answer, or has not all
+    /// data within `deadline`; then it was taken out again.
     pub(crate) async fn add(&self, id: u64, address: &str, deadline: Duration) -> MembersAnswer {
         let until = Instant::now() + deadline;
         let metrics = self.leading()?;
@@ -150,7 +152,9 @@ impl Keeper {
         }
     }
 
-    /// Takes a member out; the leader hands leadership over first.
+    /// Takes a member out and tells it; a learner that is ready takes the place of a voter. A leader that takes itself out hands
+    /// leadership over first: about two seconds without writes. Refused for the only voter, and when an even number of voters
+    /// would be left unless `allow_even`.
     pub(crate) async fn remove(&self, id: u64, allow_even: bool) -> MembersAnswer {
         let changing = self.begin().await?;
         let members = self.view(&self.leading()?, &self.membership().await?).await;

@@ -158,29 +158,6 @@ impl Raft {
         self.keeper.status()
     }
 
-    /// Adds a member: as a learner, which has no vote and holds up no write, until it has all data; then, when a second
-    /// one is ready or the voters are even in number, as a voter. Leader only. The member must already serve.
-    ///
-    /// # Errors
-    /// When it does not answer, or did not get all data within `deadline` (then it was taken out again).
-    pub async fn add_member(
-        &self,
-        id: u64,
-        address: &str,
-        deadline: Duration,
-    ) -> Result<Vec<MemberStatus>, MemberError> {
-        self.keeper.add(id, address, deadline).await
-    }
-
-    /// Takes a member out and tells it. Leader only; a leader that takes itself out hands leadership over first (about
-    /// two seconds without writes). A learner that is ready takes the place of a voter.
-    ///
-    /// # Errors
-    /// When an even number of voters would be left and `allow_even` is false; when it is the only voter.
-    pub async fn remove_member(&self, id: u64, allow_even: bool) -> Result<Vec<MemberStatus>, MemberError> {
-        self.keeper.remove(id, allow_even).await
-    }
-
     /// The gRPC service that the other members call.
     pub fn service(&self) -> RaftServer<RaftService> {
         RaftServer::new(self.service.clone())

@@ -34,11 +34,6 @@ impl Api {
         Self { members, token: token.into(), agent: config.build().into() }
     }
 
-    /// The same members with another token.
-    pub fn with_token(&self, token: impl Into<String>) -> Self {
-        Self { token: token.into(), ..self.clone() }
-    }
-
     /// The token.
     pub fn token(&self) -> &str {
         &self.token

@@ -184,14 +184,6 @@ impl World {
         self.act("start-agent", index)
     }
 
-    /// SIGTERM to a coordinator.
-    ///
-    /// # Errors
-    /// With the words of `deploy/world`.
-    pub fn stop_coordinator(&self, index: u32) -> Result<()> {
-        self.act("stop-coordinator", index)
-    }
-
     /// `kill -9` of a coordinator.
     ///
     /// # Errors

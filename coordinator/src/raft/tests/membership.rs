@@ -14,10 +14,10 @@ use crate::{
 async fn sch_6_who_cannot_be_reached_is_not_added_and_writes_go_on() {
     let mut machines = vec![single(timing()).await];
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
-    let refused = machines[0].raft().add_member(2, &closed, PATIENCE).await.unwrap_err();
+    let refused = machines[0].raft().keeper.add(2, &closed, PATIENCE).await.unwrap_err();
     assert!(matches!(refused, MemberError::Unreachable { id: 2, .. }), "{refused}");
     let itself = machines[0].address.to_string();
-    let refused = machines[0].raft().add_member(2, &itself, PATIENCE).await.unwrap_err();
+    let refused = machines[0].raft().keeper.add(2, &itself, PATIENCE).await.unwrap_err();
     assert_eq!(refused, MemberError::OtherMember { id: 2, address: itself, found: 1 });
     assert_eq!(machines[0].raft().members().len(), 1);
     write(&machines, 1).await;
@@ -28,7 +28,7 @@ async fn sch_6_who_cannot_be_reached_is_not_added_and_writes_go_on() {
 async fn sch_6_who_does_not_catch_up_in_time_is_taken_out_again() {
     let mut machines = vec![single(timing()).await];
     let mut slow = Machine::start_new(2, timing()).await;
-    let late = machines[0].raft().add_member(2, &slow.address.to_string(), Duration::ZERO).await.unwrap_err();
+    let late = machines[0].raft().keeper.add(2, &slow.address.to_string(), Duration::ZERO).await.unwrap_err();
     assert_eq!(late, MemberError::NotCaughtUp { id: 2, seconds: 0 });
     assert_eq!(machines[0].raft().members().len(), 1);
     write(&machines, 1).await;
@@ -42,7 +42,7 @@ async fn sch_7_a_leader_hands_over_before_it_leaves_and_is_told() {
     write(&machines, 1).await;
     let old = leader_of(&machines).await;
     let id = machines[old].id;
-    let left = machines[old].raft().remove_member(id, true).await.unwrap();
+    let left = machines[old].raft().keeper.remove(id, true).await.unwrap();
     assert!(left.iter().all(|member| member.id != id), "{left:?}");
     assert!(left.iter().any(|member| member.leader), "{left:?}");
     machines[old].raft().told_to_leave().await;
@@ -59,7 +59,7 @@ async fn sch_7_a_leader_hands_over_before_it_leaves_and_is_told() {
 async fn sch_8_two_never_vote_unless_somebody_insists() {
     let mut machines = vec![single(timing()).await, Machine::start_new(2, timing()).await];
     add(&machines[0], &machines[1]).await;
-    let only = machines[0].raft().remove_member(1, true).await.unwrap_err();
+    let only = machines[0].raft().keeper.remove(1, true).await.unwrap_err();
     assert_eq!(only, MemberError::OnlyVoter { id: 1 });
     assert_eq!(voters(&machines[0]), [1]);
     machines.push(Machine::start_new(3, timing()).await);
@@ -68,13 +68,13 @@ async fn sch_8_two_never_vote_unless_somebody_insists() {
     remote::join(&key, &machines[1].address.to_string(), 3, &third, PATIENCE).await.unwrap();
     until("three vote", || async { voters(&machines[0]) == [1, 2, 3] }).await;
 
-    let even = machines[0].raft().remove_member(3, false).await.unwrap_err();
+    let even = machines[0].raft().keeper.remove(3, false).await.unwrap_err();
     assert_eq!(even, MemberError::Even { id: 3, left: 2 });
     let even = remote::leave(&key, &third, 3, false, PATIENCE).await.unwrap_err();
     assert!(matches!(even, RemoteError::Refused(MemberError::Even { .. })), "{even}");
-    machines[0].raft().remove_member(3, true).await.unwrap();
+    machines[0].raft().keeper.remove(3, true).await.unwrap();
     assert_eq!(voters(&machines[0]), [1, 2]);
-    machines[0].raft().remove_member(2, false).await.unwrap();
+    machines[0].raft().keeper.remove(2, false).await.unwrap();
     assert_eq!(voters(&machines[0]), [1]);
     for machine in &mut machines {
         machine.kill().await;

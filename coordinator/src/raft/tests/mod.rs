@@ -154,7 +154,7 @@ pub(super) async fn three(timing: Timing) -> Vec<Machine> {
 }
 
 pub(super) async fn add(leader: &Machine, machine: &Machine) {
-    leader.raft().add_member(machine.id, &machine.address.to_string(), PATIENCE).await.unwrap();
+    leader.raft().keeper.add(machine.id, &machine.address.to_string(), PATIENCE).await.unwrap();
 }
 
 pub(super) fn voters(machine: &Machine) -> Vec<u64> {
