@@ -62,11 +62,12 @@ async fn nowhere(request: Request) -> Response {
         request.method(),
         request.uri().path()
     );
-    match family_of(&request) {
+    let family = family_of(&request);
+    if family == Family::Grpc {
         // Clients of older or newer members go by this code.
-        Family::Grpc => tonic::Status::unimplemented(text).into_http(),
-        family => family.refuse(&Problem::not_found(text)),
+        return tonic::Status::unimplemented(text).into_http();
     }
+    family.refuse(&Problem::not_found(text))
 }
 
 async fn wrong_method(request: Request) -> Response {
