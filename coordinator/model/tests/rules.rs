@@ -1,4 +1,4 @@
-//! Every rule of the seeds for create and modify, through `validate::put` and the log, one row each: what is sent, the path and the
+//! Every rule of the API for create and modify, through `validate::put` and the log, one row each: what is sent, the path and the
 //! text of the refusal.
 #![allow(clippy::unwrap_used)]
 

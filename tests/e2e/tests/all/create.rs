@@ -38,7 +38,7 @@ fn spread(cluster: &Cluster<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Every member of the seeds and of the contract, against what engines and instances say.
+/// Every member of the status, against what engines and instances say.
 fn status_is_true(cluster: &Cluster<'_>, node_ids: &BTreeSet<String>) -> Result<()> {
     let status = cluster.status()?;
     let resource = cluster.api.resource("valkey", &cluster.id)?;
