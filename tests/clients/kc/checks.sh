@@ -97,6 +97,7 @@ basics() {
   says "login says whose token it is" 0 'valid' login
   says "the catalogue" 0 "$offer" get catalogue
   says "hosts" 0 'Ready' get host
+  says "tokens, without their secrets" 0 'operator' get token
 }
 
 apply() {
