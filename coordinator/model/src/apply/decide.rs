@@ -100,6 +100,9 @@ impl Step<'_> {
         operation: &NewOperation,
     ) -> Result<Applied, Refusal> {
         let spec = self.known(cluster)?;
+        if self.state.operations.contains_key(&operation.id) {
+            return Err(Refusal::outdated(format!("operation {} was begun before", operation.id)));
+        }
         let before = self.state.clone();
         if let Err(refusal) = self.try_place(cluster, &spec, reservations, retire) {
             *self.state = before;
@@ -207,7 +210,8 @@ impl Step<'_> {
         let running =
             |s: &State| s.operations.get(&operation).is_some_and(|o| o.state == OperationState::Running);
         if !running(self.state) {
-            let Some(new) = new else {
+            // One that has ended does not begin again: its steps were for a state that is over.
+            let Some(new) = new.filter(|new| !self.state.operations.contains_key(&new.id)) else {
                 return Err(Refusal::outdated(format!("operation {operation} has ended")));
             };
             self.begin(cluster, new);

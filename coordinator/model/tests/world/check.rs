@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use shardplane_model::{
-    command::Decision,
+    command::{Decision, ReplaceCause},
     observed::Observed,
     plan::Plan,
     resource::Spec,
@@ -35,6 +35,12 @@ pub fn placed_well(state: &State, observed: &Observed, plan: &Plan, now: u64) {
             .filter(|i| i.wanted() && !retire.iter().any(|replaced| replaced.instance == i.id))
             .map(|i| (i.group, i.host))
             .collect();
+        // Where one of the shard cannot run, nothing of it is put at once.
+        let cannot_run = |group: GroupId| {
+            let refused = retire.iter().filter(|replaced| replaced.cause == ReplaceCause::CannotRun);
+            let members = refused.filter_map(|replaced| state.instances.get(&replaced.instance));
+            members.filter(move |member| member.group == group).map(|member| member.host)
+        };
         for reservation in reservations {
             let new = &reservation.instance;
             let leaves = new.replaces.and_then(|id| state.instances.get(&id)).map(|i| i.host);
@@ -45,6 +51,7 @@ pub fn placed_well(state: &State, observed: &Observed, plan: &Plan, now: u64) {
             let open = state.hosts.values().filter(|host| {
                 let used = state.promised(host.id).plus(taken.get(&host.id).copied().unwrap_or_default());
                 host.presence == Presence::Present
+                    && !cannot_run(new.group).any(|at| at == host.id)
                     && observed.hears(host.id, Timestamp(now))
                     && host.facts.images.iter().any(|image| image.version == version)
                     && used.plus(new.footprint).exceeds(host.facts.capacity).is_empty()

@@ -1,7 +1,7 @@
 //! The simulated leader around the pure model: what it hears becomes [`Observed`] and notices, the plan becomes entries, hosts are
 //! told. Every entry goes through [`Leader::apply`], which audits the state after it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use shardplane_model::{
     audit,
@@ -14,8 +14,10 @@ use shardplane_model::{
 };
 use shardplane_proto::ids::{Generation, HostId, TaskId};
 
-use super::host::SimHost;
-use super::mesh::Mesh;
+use super::{host::SimHost, mesh::Mesh, rng::Rng, world::STEP};
+
+/// Decisions of a former leader come at most that late, in steps.
+const LATE: u64 = 60;
 
 pub struct Leader {
     pub state: State,
@@ -29,6 +31,8 @@ pub struct Leader {
     /// Every decision that the log accepted, with its time.
     pub decided: Vec<(u64, Decision)>,
     outcomes: BTreeMap<TaskId, Option<String>>,
+    /// What was planned in the last [`LATE`] steps, be it that the log has it or not.
+    planned: VecDeque<(u64, Vec<Decision>)>,
 }
 
 impl Leader {
@@ -43,6 +47,7 @@ impl Leader {
             ids: 0,
             decided: Vec::new(),
             outcomes: BTreeMap::new(),
+            planned: VecDeque::new(),
         }
     }
 
@@ -96,6 +101,21 @@ impl Leader {
             );
             assert!(before.instances == self.state.instances && before.clusters == self.state.clusters);
         }
+    }
+
+    /// The log gets what was planned earlier once more, or only now: its rules have to hold then, too.
+    pub fn late(&mut self, now: u64, rng: &mut Rng) {
+        self.planned.retain(|(at, _)| now - at <= LATE * STEP);
+        if self.leads_from <= now && rng.below(4) == 0 {
+            let plan = self.plan(now).propose;
+            self.planned.push_back((now, plan));
+        }
+        if rng.below(4) > 0 || self.planned.is_empty() {
+            return;
+        }
+        let which = usize::try_from(rng.below(self.planned.len() as u64)).unwrap();
+        let commands = self.planned[which].1.iter().cloned().map(Command::Decide).collect();
+        self.apply(now, commands);
     }
 
     fn hear(&mut self, hosts: &mut [SimHost], mesh: &Mesh, now: u64) {
@@ -194,6 +214,9 @@ impl Leader {
         let plan = self.plan(now);
         self.observed.waiting = plan.waiting.clone();
         let commands = plan.commands();
+        if !plan.propose.is_empty() {
+            self.planned.push_back((now, plan.propose.clone()));
+        }
         if !commands.is_empty() {
             super::check::placed_well(&self.state, &self.observed, &plan, now);
             let answers = self.apply(now, commands.clone());

@@ -196,6 +196,8 @@ impl Node {
         for (ip, handshake) in std::mem::take(&mut self.handshakes) {
             let there = others.values().filter(reachable).find(|node| node.ip == ip);
             match there {
+                // It answers itself at the address of its predecessor.
+                Some(node) if node.id == self.id => {}
                 Some(node) => {
                     self.know(node, now);
                     if handshake.meet {
@@ -363,10 +365,11 @@ impl Node {
         }
     }
 
-    /// Address as the engine's task message gives it.
+    /// Address as the engine's task message gives it. While a handshake with it goes on, the engine drops the request and says OK.
     pub fn meets(&mut self, ip: Ipv4Addr, now: u64) {
-        if ip != self.ip && !self.peers.values().any(|peer| peer.ip == ip && peer.connected) {
-            self.handshakes.insert(ip, Handshake { until: now + NODE_TIMEOUT, meet: true });
+        if ip != self.ip {
+            let meeting = Handshake { until: now + NODE_TIMEOUT, meet: true };
+            self.handshakes.entry(ip).or_insert(meeting);
         }
     }
 }

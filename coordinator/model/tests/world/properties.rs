@@ -17,6 +17,9 @@ enum Event {
     PeersCut(usize),
     Rejoin(usize),
     Wipe(usize),
+    /// A machine on this host fails, the host does not.
+    Fail(usize),
+    Mend(usize),
     NewLeader(u64),
     NewHost,
     Create(usize, i32),
@@ -33,7 +36,9 @@ fn event() -> impl Strategy<Value = Event> {
         2 => host.clone().prop_map(Event::ControlCut),
         2 => host.clone().prop_map(Event::PeersCut),
         3 => host.clone().prop_map(Event::Rejoin),
-        3 => host.prop_map(Event::Wipe),
+        3 => host.clone().prop_map(Event::Wipe),
+        3 => host.clone().prop_map(Event::Fail),
+        2 => host.prop_map(Event::Mend),
         2 => (0..10_000_u64).prop_map(Event::NewLeader),
         1 => Just(Event::NewHost),
         3 => (prop_oneof![Just(1_usize), 3..=6_usize], 0..=2_i32).prop_map(|(shards, replicas)| Event::Create(shards, replicas)),
@@ -45,6 +50,8 @@ fn event() -> impl Strategy<Value = Event> {
 #[derive(Debug, Clone)]
 struct History {
     seed: u64,
+    /// Decisions of former leaders come late.
+    late: bool,
     /// Rack and room of each host.
     hosts: Vec<(u8, u64)>,
     clusters: Vec<(usize, i32)>,
@@ -56,18 +63,28 @@ fn history() -> impl Strategy<Value = History> {
     let shards = prop_oneof![Just(1_usize), 3..=6_usize];
     (
         any::<u64>(),
+        any::<bool>(),
         prop::collection::vec((0..3_u8, 2..16_u64), 1..6),
         prop::collection::vec((shards, 0..=2_i32), 1..3),
         prop::collection::vec((0..160_usize, event()), 0..12),
     )
-        .prop_map(|(seed, hosts, clusters, events)| History { seed, hosts, clusters, events })
+        .prop_map(|(seed, late, hosts, clusters, events)| History {
+            seed,
+            late,
+            hosts,
+            clusters,
+            events,
+        })
 }
 
 /// Disks may only be destroyed when every shard has a copy elsewhere that works and the rest can vote: otherwise the truth itself has
 /// lost the data, and no planner heals that.
 fn may_wipe(world: &World, host: usize) -> bool {
-    let others_fine =
-        world.hosts.iter().enumerate().all(|(i, h)| i == host || (h.up && !h.control_cut && !h.peers_cut));
+    let others_fine = world
+        .hosts
+        .iter()
+        .enumerate()
+        .all(|(i, h)| i == host || (h.up && !h.control_cut && !h.peers_cut && h.failed.is_empty()));
     others_fine
         && world.leader.state.clusters.iter().all(|(id, cluster)| {
             let resource: ResourceId = (*id).into();
@@ -111,8 +128,18 @@ fn cause(world: &mut World, event: Event, known: &mut Vec<(ResourceId, usize, i3
             let host = &mut world.hosts[host % hosts];
             (host.control_cut, host.peers_cut, host.connect_at) = (false, false, now);
         }
-        Event::Wipe(host) if may_wipe(world, host % hosts) => world.wipe(host % hosts),
+        Event::Wipe(host) if may_wipe(world, host % hosts) => {
+            world.wipe(host % hosts);
+            // A replica that is restarted before it took over does not stand for election any more: then the truth is lost, too.
+            world.run(20);
+        }
         Event::Wipe(_) => {}
+        Event::Fail(host) => {
+            let host = &mut world.hosts[host % hosts];
+            let some = world.rng.below(host.machines.len() as u64);
+            host.failed.extend(host.machines.keys().nth(usize::try_from(some).unwrap()));
+        }
+        Event::Mend(host) => world.hosts[host % hosts].failed.clear(),
         Event::NewLeader(gap) => world.change_leader(gap),
         Event::NewHost => {
             world.add_host("new", 8);
@@ -142,6 +169,7 @@ fn cause(world: &mut World, event: Event, known: &mut Vec<(ResourceId, usize, i3
 
 fn live(history: &History) -> Result<(), TestCaseError> {
     let mut world = World::new(history.seed);
+    world.late = history.late;
     for (rack, room) in &history.hosts {
         world.add_host(&format!("r{rack}"), *room);
     }
@@ -173,6 +201,7 @@ fn live(history: &History) -> Result<(), TestCaseError> {
 }
 
 fn heal(world: &mut World) {
+    world.late = false;
     // Six hosts with room for everything: spread is possible for every cluster there is.
     for _ in 0..6 {
         world.add_host("", 60);
@@ -181,6 +210,7 @@ fn heal(world: &mut World) {
         let now = world.now;
         let host = &mut world.hosts[at];
         (host.control_cut, host.peers_cut, host.connect_at) = (false, false, now);
+        host.failed.clear();
         if !host.up {
             world.power_on(at);
         }
@@ -212,7 +242,9 @@ fn heal(world: &mut World) {
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 10,
+        // Shrinking says nothing while it runs: a failure is told within a minute, be it not the smallest.
         max_shrink_iters: 100,
+        max_shrink_time: 60_000,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]

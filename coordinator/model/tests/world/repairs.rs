@@ -315,3 +315,23 @@ fn a_member_whose_host_is_lost_while_it_is_being_moved_goes_and_its_heir_takes_i
     world.assert_whole(id);
     assert!(world.status(id).anti_affinity_ok, "{}", world.status(id).anti_affinity_message);
 }
+
+#[test]
+fn a_primary_that_comes_back_empty_at_once_is_succeeded_by_its_replica() {
+    for seed in 0..12 {
+        let mut world = World::new(seed);
+        world.add_hosts(2, 8);
+        world.run(2);
+        let id = world.create(0, 3, 1);
+        world.settles(60);
+        // The host with one primary: the two others can vote.
+        let seats = world.seats(id);
+        let victim = (0..2).find(|host| seats.iter().filter(|s| s[0] == *host).count() == 1).unwrap();
+        world.wipe(victim);
+        world.power_on(victim);
+        world.hosts[victim].connect_at = world.now;
+        world.run(20);
+        world.settles(120);
+        world.assert_whole(id);
+    }
+}

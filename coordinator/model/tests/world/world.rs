@@ -30,6 +30,8 @@ pub struct World {
     pub mesh: Mesh,
     pub leader: Leader,
     pub was_primary: BTreeSet<InstanceId>,
+    /// Decisions of former leaders come late.
+    pub late: bool,
 }
 
 pub fn settings() -> Settings {
@@ -94,6 +96,7 @@ impl World {
             mesh: Mesh::default(),
             leader: Leader::new(BEGIN),
             was_primary: BTreeSet::new(),
+            late: false,
         };
         world.leader.apply(BEGIN, vec![Command::Configure(settings())]);
         world.put(&vpc(Self::VPC)).unwrap();
@@ -226,6 +229,9 @@ impl World {
         let masters = self.mesh.nodes.values().filter(|n| n.is_slot_master()).map(|n| n.instance);
         self.was_primary.extend(masters);
         self.leader.step(&mut self.hosts, &self.mesh, now);
+        if self.late {
+            self.leader.late(now, &mut self.rng);
+        }
         check::copies_are_kept(self);
         // A view costs more than a step; nothing in it lasts shorter than that.
         if now.is_multiple_of(STEP * 4) {

@@ -123,7 +123,14 @@ fn meet(up: &[Up<'_>], primaries: &BTreeMap<GroupId, InstanceId>, waiting: &mut 
         let known = up.iter().filter(|other| candidate.knows(&other.report.node_id)).count();
         (known, std::cmp::Reverse(candidate.id()))
     })?;
-    let strangers: Vec<_> = up.iter().filter(|other| !seed.knows(&other.report.node_id)).collect();
+    // One that knows nobody may be known nevertheless: gossip finds whoever answers at an address, and a meeting asked for
+    // while that went on was dropped by the engine. It hears nobody it does not know, so it is met again.
+    let alone = |one: &Up<'_>| {
+        up.len() > 1 && !up.iter().any(|other| other.id() != one.id() && one.knows(&other.report.node_id))
+    };
+    let strange =
+        |other: &&Up<'_>| !seed.knows(&other.report.node_id) || (other.id() != seed.id() && alone(other));
+    let strangers: Vec<_> = up.iter().filter(strange).collect();
     if strangers.is_empty() {
         for member in up {
             let missing = up.iter().filter(|other| !member.knows(&other.report.node_id)).count();
@@ -187,20 +194,21 @@ fn forget(view: &ClusterView<'_>, up: &[Up<'_>], waiting: &mut Vec<String>) -> V
     if view.wanted().any(unsure) {
         return Vec::new();
     }
+    // Whom a member follows is remembered by all until that one is its own successor or follows another: nobody votes for the
+    // successor of a node that it does not know.
+    let followed: BTreeSet<&str> = up.iter().map(|up| up.report.primary_node_id.as_str()).collect();
     let mut steps = Vec::new();
     for member in up {
-        let strangers: BTreeSet<&str> = member
-            .report
-            .peers
-            .iter()
-            .filter(|peer| settled(peer) && !own.contains(&peer.node_id))
-            .map(|peer| peer.node_id.as_str())
-            .collect();
+        if !member.report.primary_node_id.is_empty() && !own.contains(&member.report.primary_node_id) {
+            let primary = &member.report.primary_node_id;
+            waiting.push(format!("instance {} still follows {primary}, which is gone", member.id()));
+        }
+        let strange = |peer: &&v1::ValkeyPeer| {
+            settled(peer) && !own.contains(&peer.node_id) && !followed.contains(peer.node_id.as_str())
+        };
+        let strangers: BTreeSet<&str> =
+            member.report.peers.iter().filter(strange).map(|peer| peer.node_id.as_str()).collect();
         for node_id in strangers {
-            if member.report.primary_node_id == node_id {
-                waiting.push(format!("instance {} still follows {node_id}, which is gone", member.id()));
-                continue;
-            }
             let body = v1::valkey_task::Forget { node_id: node_id.to_owned() };
             let short = node_id.get(..8).unwrap_or(node_id);
             steps.push(step(member.id(), format!("forget node {short}"), Body::Forget(body)));
