@@ -11,7 +11,7 @@ use shardplane_model::{
 };
 use shardplane_proto::{
     causes::with_causes,
-    ids::{Generation, HostId, InstanceId, ResourceId, TaskId},
+    ids::{Generation, HostId, InstanceId, ResourceId, TaskId, TokenId},
     v1::{self, from_host, host_session_server::HostSession, to_host},
 };
 use tokio::{
@@ -84,11 +84,13 @@ impl SessionService {
         }
     }
 
-    fn authenticate(&self, request: &Request<Streaming<v1::FromHost>>) -> Result<(), Status> {
+    /// The host token the agent shows.
+    fn authenticate(&self, request: &Request<Streaming<v1::FromHost>>) -> Result<TokenId, Status> {
         let token = auth::bearer(request.metadata().as_ref());
         let caller = auth::caller(&self.raft.local(), token)
             .map_err(|problem| Status::unauthenticated(problem.message))?;
-        caller.needs(&[Scope::Host]).map_err(|problem| Status::permission_denied(problem.message))
+        caller.needs(&[Scope::Host]).map_err(|problem| Status::permission_denied(problem.message))?;
+        caller.user.id.parse().map_err(|_| Status::internal("the token has no id"))
     }
 }
 
@@ -101,9 +103,9 @@ impl HostSession for SessionService {
         request: Request<Streaming<v1::FromHost>>,
     ) -> Result<Response<Self::OpenStream>, Status> {
         let term = self.term()?;
-        self.authenticate(&request)?;
+        let token = self.authenticate(&request)?;
         let (to_host, messages) = mpsc::channel(QUEUE);
-        let session = Session { service: self.clone(), term, stream: request.into_inner(), to_host };
+        let session = Session { service: self.clone(), term, token, stream: request.into_inner(), to_host };
         tokio::spawn(session.run());
         Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
     }
@@ -112,6 +114,7 @@ impl HostSession for SessionService {
 struct Session {
     service: SessionService,
     term: u64,
+    token: TokenId,
     stream: Streaming<v1::FromHost>,
     to_host: mpsc::Sender<Result<v1::ToHost, Status>>,
 }
@@ -210,6 +213,9 @@ impl Session {
                         self.deliver(host, &mut sent).await?;
                     }
                     if confirmed > sent.confirmed {
+                        if !self.service.raft.local().tokens.contains_key(&self.token) {
+                            return Err(Status::unauthenticated("the host token was taken back; give the agent a new one"));
+                        }
                         sent.confirmed = confirmed;
                         self.send(to_host::Body::Heartbeat(v1::Heartbeat {})).await?;
                     }
