@@ -37,6 +37,12 @@ pub enum KeyError {
         /// Why.
         source: io::Error,
     },
+    /// It is not there.
+    #[error("the key file {path} does not exist: copy it from another member, or `init` a new cluster")]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
     /// Others could read it.
     #[error("the key file {path} has mode {mode:o}: others may read it; make it 0600")]
     Open {
@@ -68,7 +74,13 @@ impl ClusterKey {
     /// When it cannot be read, others may read it, or it is no key.
     pub fn load(path: &Path) -> Result<Self, KeyError> {
         let io = |source| KeyError::Io { path: path.to_owned(), source };
-        let mut file = File::open(path).map_err(io)?;
+        let mut file = File::open(path).map_err(|source| {
+            if source.kind() == io::ErrorKind::NotFound {
+                KeyError::Missing { path: path.to_owned() }
+            } else {
+                io(source)
+            }
+        })?;
         let mode = file.metadata().map_err(io)?.permissions().mode() & 0o777;
         if mode & 0o077 != 0 {
             return Err(KeyError::Open { path: path.to_owned(), mode });

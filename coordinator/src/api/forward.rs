@@ -147,7 +147,9 @@ pub async fn pass_on(State(mut forwarder): State<Forwarder>, request: Request, n
                 }
                 sent
             }
-            Standing::Follows { leader: None } => Err(unsent("there is no leader at the moment")),
+            Standing::Follows { leader: None } => Err(unsent(
+                "there is no leader: more than half of the coordinator's members must run and reach each other (/healthz of each says how it is)",
+            )),
             Standing::Stopped => return answered(family, Err(unsent("this member is stopping"))),
         };
         let repeatable = match &sent {

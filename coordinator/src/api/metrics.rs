@@ -1,5 +1,6 @@
 //! How this member is: for load balancers and Prometheus. In: what this member knows by itself, so that it answers without a leader
-//! too. Out: `/healthz` as JSON, `/metrics` as text. Called by the door.
+//! too; what hosts report only the leader knows, so the others leave those figures out instead of calling every host silent.
+//! Out: `/healthz` as JSON, `/metrics` as text. Called by the door.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -8,7 +9,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::{StatusCode, header};
-use shardplane_model::{resource::Kind, view};
+use shardplane_model::{command::Timestamp, observed::Observed, resource::Kind, state::State as Kept, view};
 
 use super::{Api, family::json, json::Node, store::Standing};
 
@@ -42,8 +43,6 @@ pub async fn metrics(State(api): State<Api>) -> Response {
 
 fn render(api: &Api) -> String {
     let state = api.store.local();
-    let observed = api.reports.observed();
-    let now = api.now();
     let standing = api.store.standing().borrow().clone();
     let (leads, term) = match standing {
         Standing::Leads { term } => (1, Some(term)),
@@ -64,16 +63,6 @@ fn render(api: &Api) -> String {
         "Newest applied log entry.",
         &[("", *api.store.applied().borrow())],
     );
-
-    let mut hosts = BTreeMap::from([("Ready", 0), ("Silent", 0), ("Lost", 0)]);
-    for host in view::hosts(&state, &observed, now, "").items {
-        if let Some(count) = hosts.get_mut(host.state.as_str()) {
-            *count += 1;
-        }
-    }
-    let hosts: Vec<(String, u64)> =
-        hosts.into_iter().map(|(word, count)| (format!("state=\"{word}\""), count)).collect();
-    out.metric("shardplane_hosts", "Hosts by state.", &hosts);
     out.metric(
         "shardplane_instances",
         "Instances that are promised a place.",
@@ -89,19 +78,35 @@ fn render(api: &Api) -> String {
         .map(|((kind, word), count)| (format!("type=\"{kind}\",state=\"{word}\""), count))
         .collect();
     out.metric("shardplane_resources", "Public resources by type and state.", &resources);
+    if term.is_some() {
+        observed_metrics(&mut out, &state, &api.reports.observed(), api.now());
+    }
+    out.0
+}
+
+/// What follows from the reports of hosts.
+fn observed_metrics(out: &mut Text, state: &Kept, observed: &Observed, now: Timestamp) {
+    let mut hosts = BTreeMap::from([("Ready", 0), ("Silent", 0), ("Lost", 0)]);
+    for host in view::hosts(state, observed, now, "").items {
+        if let Some(count) = hosts.get_mut(host.state.as_str()) {
+            *count += 1;
+        }
+    }
+    let hosts: Vec<(String, u64)> =
+        hosts.into_iter().map(|(word, count)| (format!("state=\"{word}\""), count)).collect();
+    out.metric("shardplane_hosts", "Hosts by state, on the leader only.", &hosts);
 
     let (mut whole, mut broken) = (0, 0);
     for resource in state.resources.values().filter(|resource| matches!(resource.kind(), Kind::Cluster(_))) {
-        let message = view::resource(&state, &observed, resource, now, None);
+        let message = view::resource(state, observed, resource, now, None);
         if serves(&message) { whole += 1 } else { broken += 1 }
     }
     let clusters = [("ok=\"true\"".to_owned(), whole), ("ok=\"false\"".to_owned(), broken)];
     out.metric(
         "shardplane_clusters",
-        "Clusters by whether their engine says that they serve. True on the leader only.",
+        "Clusters by whether their engine says that they serve, on the leader only.",
         &clusters,
     );
-    out.0
 }
 
 /// Whether a cluster's engine says that it serves.

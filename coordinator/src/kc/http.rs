@@ -83,7 +83,7 @@ impl Server {
         }
         let uri: Uri = format!("{url}/api/v1/cli")
             .parse()
-            .map_err(|cause| format!("the server {url:?} is not a URL: {cause}"))?;
+            .map_err(|cause| format!("the server {url:?} is not a URL like http://host:port: {cause}"))?;
         match uri.scheme_str() {
             Some("http") => {}
             Some("https") => {
@@ -107,9 +107,14 @@ impl Server {
     /// # Errors
     /// When there is no reply, after four attempts.
     pub async fn post(&self, ask: &Ask) -> Result<Reply, String> {
-        let mut last = String::new();
+        let (mut last, mut told) = (String::new(), String::new());
         for attempt in 0..ATTEMPTS {
             if attempt > 0 {
+                // A member without a leader answers late: who waits shall know why.
+                if told != last {
+                    eprintln!("{last}\nkc asks up to {} times more", ATTEMPTS - attempt);
+                    told.clone_from(&last);
+                }
                 sleep(BACKOFF * 2_u32.pow(attempt - 1)).await;
             }
             match self.once(ask).await {
@@ -138,7 +143,10 @@ impl Server {
         let asked = async {
             let response = self.client.request(request).await.map_err(|error| {
                 let server = self.uri.authority().map_or("the server", |a| a.as_str());
-                format!("cannot reach {server}: {}", innermost(&error))
+                format!(
+                    "cannot reach {server}: {}; every member of the coordinator answers: set KC_API_URL to another one",
+                    innermost(&error)
+                )
             })?;
             let status = response.status().as_u16();
             let body = Limited::new(response.into_body(), LARGEST)

@@ -50,7 +50,8 @@ impl Step<'_> {
         }
         match host.presence {
             Presence::Lost { since } => {
-                let message = format!("host {} is back after {}", facts.name, now.since(since));
+                let message =
+                    format!("host {} is back, {} after it was declared lost", facts.name, now.since(since));
                 self.event(Severity::Normal, "HostBack", subject, message);
             }
             Presence::Present if host.facts.boot_id != facts.boot_id => {

@@ -22,7 +22,7 @@ pub(super) fn plan(state: &State, observed: &Observed, now: Timestamp, plan: &mu
                 let silent = now.since(heard);
                 if silent > grace {
                     let message = format!(
-                        "host {} was not heard for {silent}; its replicas are rebuilt elsewhere",
+                        "host {} was not heard for {silent}; what no longer serves on it is rebuilt elsewhere",
                         host.facts.name
                     );
                     plan.propose.push(Decision::DeclareLost { host: host.id, message });
