@@ -252,3 +252,21 @@ fn the_state_of_a_failed_engine_is_told_in_the_wait() {
         "{waiting:?}"
     );
 }
+
+#[test]
+fn an_operation_that_has_ended_does_not_begin_again() {
+    let mut world = ready(2, 8);
+    let id = world.create(0, 1, 1);
+    world.settles(60);
+    let (cluster, instance) = (ClusterId::from(id), members(&world, id, 0)[0]);
+    let new = operation(1 << 120);
+    let task =
+        NewTask { id: TaskId::from_u128(1 << 120), instance, name: "once".to_owned(), payload: vec![7] };
+    let (operation, new_operation) = (new.id, Some(new.clone()));
+    let start = Decision::StartTasks { cluster, operation, new_operation, tasks: vec![task] };
+    decide(&mut world, start.clone()).unwrap();
+    decide(&mut world, Decision::EndOperation { operation, error: None }).unwrap();
+    outdated(&mut world, start);
+    let place = Decision::Place { cluster, reservations: Vec::new(), retire: Vec::new(), operation: new };
+    outdated(&mut world, place);
+}

@@ -335,3 +335,16 @@ fn a_primary_that_comes_back_empty_at_once_is_succeeded_by_its_replica() {
         world.assert_whole(id);
     }
 }
+
+#[test]
+fn a_member_that_knows_nobody_is_met_again_although_the_others_know_it() {
+    let mut world = ready(3, 8);
+    let id = world.create(0, 3, 1);
+    world.settles(60);
+    let alone = member(&world, id, 1, false);
+    let node = world.mesh.nodes.values_mut().find(|node| node.instance == alone).unwrap();
+    node.peers.clear();
+    world.run(5);
+    world.settles(60);
+    world.assert_whole(id);
+}
