@@ -174,7 +174,8 @@ async fn serve_member(config: &Config) -> Result<()> {
     let (stop, mut stopping) = watch::channel(false);
     let (leader, planning) = Leader::start(raft.clone(), sealer.clone(), clock.clone(), config.settings());
     let own = Routes::new(raft.service()).add_service(leader.service()).prepare().into_axum_router();
-    let routes = Api::new(Arc::new(RaftStore::new(raft.clone())), Arc::new(leader), sealer, clock).router(own);
+    let routes =
+        Api::new(Arc::new(RaftStore::new(raft.clone())), Arc::new(leader), sealer, clock).router(own);
     let mut serving = tokio::spawn(serve::serve(listener, routes, async move {
         // A sender that is gone means the same.
         let _ = stopping.wait_for(|stop| *stop).await;

@@ -1,7 +1,10 @@
 //! The executor: while this member leads, it asks the planner whenever something changed and does what it says: proposes decisions,
 //! tells sessions which hosts are behind. It decides nothing itself. In: log, observation, time. Out: proposals and wake-ups.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 use shardplane_model::{
     command::{Applied, Command},
@@ -121,7 +124,8 @@ impl Executor {
         // Acting on an old state is harmless, the log refuses it; hosts must not hear from a leader that was cut off.
         if confirmed_at.is_none_or(|at| at.elapsed() >= AT_LEAST) {
             match self.raft.read().await {
-                Ok(_) => {
+                Ok(state) => {
+                    self.clock.reach(state.now);
                     *confirmed_at = Some(Instant::now());
                     self.wanted.send_modify(|wanted| wanted.confirmed += 1);
                 }
@@ -172,10 +176,11 @@ impl Executor {
         });
     }
 
-    /// Proposes in pieces that fit into an entry.
+    /// Proposes in pieces that fit into an entry; one that does not is halved.
     async fn propose(&self, commands: Vec<Command>) -> Got {
         let mut changed = false;
-        for piece in commands.chunks(PIECE) {
+        let mut pieces: VecDeque<&[Command]> = commands.chunks(PIECE).collect();
+        while let Some(piece) = pieces.pop_front() {
             match self.raft.propose(piece.to_vec()).await {
                 Ok(answers) => {
                     for (command, answer) in piece.iter().zip(answers) {
@@ -188,8 +193,13 @@ impl Executor {
                         }
                     }
                 }
+                Err(ProposeError::TooLarge { .. }) if piece.len() > 1 => {
+                    let (first, second) = piece.split_at(piece.len() / 2);
+                    pieces.push_front(second);
+                    pieces.push_front(first);
+                }
                 Err(error @ ProposeError::TooLarge { .. }) => {
-                    tracing::error!(%error, "a part of the plan does not fit into an entry of the log; the rest goes on");
+                    tracing::error!(%error, "one decision does not fit into an entry of the log; the rest goes on");
                 }
                 Err(
                     error @ (ProposeError::NotLeader { .. }

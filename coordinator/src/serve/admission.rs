@@ -10,7 +10,7 @@ use std::{
 const MOST: usize = 16_384;
 
 /// Connections of one address: no client can lock out the hosts and the other members.
-const MOST_OF_ONE: usize = 4_096;
+const MOST_OF_ONE: usize = 1_024;
 
 /// Counts connections.
 #[derive(Clone)]

@@ -12,7 +12,8 @@ use crate::{
     refusal::Refusal,
     resource::{ChangeKind, Outcome},
     state::{
-        Footprint, Operation, OperationKind, OperationState, Presence, Severity, State, Task, TaskState,
+        Footprint, Instance, Operation, OperationKind, OperationState, Presence, Severity, State, Task,
+        TaskState,
     },
 };
 
@@ -25,6 +26,7 @@ impl Step<'_> {
             Decision::Retire { cluster, instances, cause } => {
                 self.known(*cluster)?;
                 self.not_the_last(*cluster, instances)?;
+                self.not_a_primary(*cluster, instances)?;
                 self.retire(*cluster, instances, cause);
                 Ok(Applied::Changed)
             }
@@ -128,6 +130,11 @@ impl Step<'_> {
         reservations: &[Reservation],
         retire: &[Replaced],
     ) -> Result<(), Refusal> {
+        if self.state.clusters.get(&cluster).is_some_and(|cluster| cluster.formed) {
+            let leaving: Vec<InstanceId> = retire.iter().map(|replaced| replaced.instance).collect();
+            self.not_the_last(cluster, &leaving)?;
+            self.not_a_primary(cluster, &leaving)?;
+        }
         for Replaced { instance, cause } in retire {
             let host = self.state.instances.get(instance).and_then(|i| self.state.hosts.get(&i.host));
             let why = match cause {
@@ -264,6 +271,30 @@ impl Step<'_> {
             });
             if !stays {
                 return Err(Refusal::outdated(format!("instance {} is the last of its shard", instance.id)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody leaves a present host as the primary of its shard, as far as the log knows.
+    fn not_a_primary(&self, cluster: ClusterId, leaving: &[InstanceId]) -> Result<(), Refusal> {
+        let fact = |instance: &Instance| instance.fact.clone().map(|(_, fact)| fact);
+        let present =
+            |host| self.state.hosts.get(host).is_some_and(|host| host.presence == Presence::Present);
+        for instance in leaving.iter().filter_map(|id| self.state.instances.get(id)) {
+            let Some(claim) = fact(instance).filter(|f| f.claims_primary() && present(&instance.host)) else {
+                continue;
+            };
+            let succeeded = self.state.instances_of(cluster).any(|other| {
+                let successor =
+                    other.group == instance.group && other.wanted() && !leaving.contains(&other.id);
+                successor && fact(other).is_some_and(|theirs| theirs.outranks(&claim))
+            });
+            if !succeeded {
+                return Err(Refusal::outdated(format!(
+                    "instance {} is the primary of its shard",
+                    instance.id
+                )));
             }
         }
         Ok(())

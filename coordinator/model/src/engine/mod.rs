@@ -197,6 +197,13 @@ pub enum Fact {
 }
 
 impl Fact {
+    /// Whether this claim of primacy is newer than the other.
+    pub fn outranks(&self, other: &Fact) -> bool {
+        match (self, other) {
+            (Fact::Valkey(mine), Fact::Valkey(theirs)) => self.claims_primary() && mine.epoch > theirs.epoch,
+        }
+    }
+
     /// Whether the engine calls itself a primary.
     pub fn claims_primary(&self) -> bool {
         match self {

@@ -161,12 +161,13 @@ impl ClusterView<'_> {
 
     /// What the guest of this instance is configured with. `secret` is the password in clear.
     pub fn guest_config(&self, state: &State, instance: &Instance, secret: &str) -> Vec<u8> {
-        let primary_elsewhere = self.members.iter().any(|other| {
+        let roles = self.roles();
+        let primary_elsewhere = self.members.iter().find(|other| {
             other.instance.id != instance.id
                 && other.instance.group == instance.group
                 && other.instance.wanted()
                 && other.host.is_some_and(|host| host.presence == Presence::Present)
-                && self.roles().contains(&(other.instance.id, Role::Primary))
+                && roles.contains(&(other.instance.id, Role::Primary))
         });
         match self.spec {
             ClusterSpec::Valkey(spec) => {

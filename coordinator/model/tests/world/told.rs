@@ -115,7 +115,7 @@ fn yields(world: &World, id: ResourceId) {
     let primaries: Vec<_> =
         world.status(id).shards.into_iter().map(|s| s.primary_instance_id.unwrap()).collect();
     for (instance, config) in configs(world, id) {
-        assert_eq!(config.yield_primary, !primaries.contains(&instance.to_string()), "{instance}");
+        assert_eq!(config.other_primary_epoch > 0, !primaries.contains(&instance.to_string()), "{instance}");
     }
 }
 
@@ -155,7 +155,7 @@ fn nobody_yields_to_a_primary_that_is_lost() {
     let primary: InstanceId = shard.primary_instance_id.unwrap().parse().unwrap();
     world.power_off(world.host_of(primary));
     world.run(45);
-    assert!(configs(&world, id).iter().all(|(_, config)| !config.yield_primary));
+    assert!(configs(&world, id).iter().all(|(_, config)| config.other_primary_epoch == 0));
 }
 
 #[test]

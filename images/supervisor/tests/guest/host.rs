@@ -157,7 +157,7 @@ impl Guest {
             has_replicas: true,
             node_timeout_ms: 2000,
             persistent: true,
-            yield_primary: false,
+            other_primary_epoch: 0,
         };
         change(&mut engine);
         let nic = GuestNic {

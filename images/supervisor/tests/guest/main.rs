@@ -311,7 +311,7 @@ fn a_primary_that_lost_its_memory_waits_for_another() {
         b.engine("the primary's role", |r| r.role == "master" && r.slots.len() == 1).await;
         let yields = |config: &mut ValkeyConfig| {
             in_memory(config);
-            config.yield_primary = true;
+            config.other_primary_epoch = u64::MAX;
         };
         a.configure(2, yields).await;
         a.engine("the copy of the key", |r| r.role == "slave" && r.link_up && r.keys == 1).await;

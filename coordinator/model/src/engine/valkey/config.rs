@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use prost::Message as _;
 use shardplane_proto::v1;
 
-use super::{BUS_PORT, PORT, spec::ValkeySpec};
+use super::{BUS_PORT, PORT, facts::fact_of, spec::ValkeySpec};
 use crate::{
+    engine::Member,
     resource::Spec,
     state::{Instance, State},
 };
@@ -51,20 +52,23 @@ fn directives(state: &State, spec: &ValkeySpec, instance: &Instance) -> BTreeMap
     directives
 }
 
-/// The encoded config of this instance. `secret` is the root password in clear; `primary_elsewhere` says that another member of
-/// its group is the observed primary.
+/// The encoded config of this instance. `secret` is the root password in clear; `primary_elsewhere` is the
+/// member of its group, another one, that is the observed primary.
 pub fn render(
     state: &State,
     spec: &ValkeySpec,
     instance: &Instance,
     secret: &str,
-    primary_elsewhere: bool,
+    primary_elsewhere: Option<&Member<'_>>,
 ) -> Vec<u8> {
     let directives = directives(state, spec, instance);
     let node_timeout_ms = directives
         .get("cluster-node-timeout")
         .and_then(|value| value.parse().ok())
         .unwrap_or(NODE_TIMEOUT_MS);
+    // Whoever is still there may hold newer data, also when the spec wants no replicas any more.
+    let own = |other: &&Instance| other.group == instance.group && other.id != instance.id;
+    let others = state.instances_of(instance.cluster).filter(own).count();
     let persistent = directives.get("appendonly").is_some_and(|value| value == "yes");
     v1::ValkeyConfig {
         password: secret.to_owned(),
@@ -72,9 +76,9 @@ pub fn render(
         bus_port: BUS_PORT,
         announce_ip: instance.ipv4.to_string(),
         directives: directives.into_iter().map(|(name, value)| v1::ValkeyDirective { name, value }).collect(),
-        has_replicas: spec.replicas_per_shard > 0,
+        has_replicas: spec.replicas_per_shard > 0 || others > 0,
         persistent,
-        yield_primary: primary_elsewhere,
+        other_primary_epoch: primary_elsewhere.and_then(fact_of).map_or(0, |fact| fact.epoch),
         node_timeout_ms,
     }
     .encode_to_vec()

@@ -138,7 +138,7 @@ mod tests {
             has_replicas: true,
             node_timeout_ms: 5000,
             persistent: true,
-            yield_primary: false,
+            other_primary_epoch: 0,
         }
     }
 

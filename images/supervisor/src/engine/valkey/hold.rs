@@ -27,10 +27,10 @@ const EMPTY: &str = "this node was a primary with its data in memory only, and t
 /// node timeouts (one until it is suspected, one for the majority to agree) and the vote, or without an end when it would
 /// come back empty. An empty nodes.conf is a first start.
 pub fn hold(nodes_conf: &str, config: &ValkeyConfig) -> Option<Hold> {
-    let was_primary = parse::nodes(nodes_conf)
-        .iter()
-        .any(|node| node.is("myself") && node.is("master") && !node.slots.is_empty());
-    if !was_primary || !config.has_replicas || config.yield_primary {
+    let was_primary = |node: &parse::Node| node.is("myself") && node.is("master") && !node.slots.is_empty();
+    let epoch = parse::nodes(nodes_conf).into_iter().find(was_primary)?.config_epoch;
+    // A primary that the coordinator knew before this one was elected is no successor.
+    if !config.has_replicas || config.other_primary_epoch > epoch {
         return None;
     }
     let node_timeout = Duration::from_millis(config.node_timeout_ms.into());
@@ -79,8 +79,9 @@ vars currentEpoch 2 lastVoteEpoch 0
     #[test]
     fn another_primary_ends_either_hold() {
         for persistent in [true, false] {
-            let config = ValkeyConfig { yield_primary: true, persistent, ..config() };
-            assert_eq!(hold(PRIMARY, &config), None);
+            let config = |epoch| ValkeyConfig { other_primary_epoch: epoch, persistent, ..config() };
+            assert_eq!(hold(PRIMARY, &config(2)), None, "elected after this one, whose epoch is 1");
+            assert!(hold(PRIMARY, &config(1)).is_some(), "the one this node took over from");
         }
     }
 
