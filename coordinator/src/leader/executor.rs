@@ -84,15 +84,27 @@ impl Executor {
                     tracing::info!(term, "this member leads now");
                     self.lead(&mut role).await;
                     self.ear.reset();
-                    tracing::info!(term, "this member does not lead any more");
+                    tracing::warn!(term, "this member does not lead any more");
                 }
                 Role::Follower { .. } => {
+                    self.compare_settings();
                     if role.changed().await.is_err() {
                         return;
                     }
                 }
                 Role::Stopped => return,
             }
+        }
+    }
+
+    /// Whoever leads sets its own catalogue and timings: a member with others would change them at the next election.
+    fn compare_settings(&self) {
+        let in_force = self.raft.local().settings;
+        if in_force != self.settings && in_force != Settings::default() {
+            tracing::warn!(
+                "the offers or lost_after in this member's configuration differ from those in force; they take effect \
+                 when it leads: make the files of all members equal and restart them"
+            );
         }
     }
 

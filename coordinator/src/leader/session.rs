@@ -103,7 +103,11 @@ impl HostSession for SessionService {
         request: Request<Streaming<v1::FromHost>>,
     ) -> Result<Response<Self::OpenStream>, Status> {
         let term = self.term()?;
-        let token = self.authenticate(&request)?;
+        let token = self.authenticate(&request).inspect_err(|status| {
+            let from =
+                request.remote_addr().map_or_else(|| "an unknown address".to_owned(), |at| at.to_string());
+            tracing::warn!(from, reason = status.message(), "an agent was refused");
+        })?;
         let (to_host, messages) = mpsc::channel(QUEUE);
         let session = Session { service: self.clone(), term, token, stream: request.into_inner(), to_host };
         tokio::spawn(session.run());

@@ -14,7 +14,7 @@ use crate::{
     command::{Applied, Command, Delete, Entry, Put},
     refusal::{Refusal, RefusalCode},
     resource::{Change, ChangeKind, Outcome, Resource, Spec},
-    state::{Cluster, Event, Intent, Presence, Request, Severity, State, TaskState},
+    state::{Cluster, Event, Intent, Presence, Request, Settings, Severity, State, TaskState},
     validate,
 };
 
@@ -59,7 +59,17 @@ impl Step<'_> {
                 if self.state.settings == *settings {
                     return Ok(Applied::Unchanged);
                 }
+                let first = self.state.settings == Settings::default();
                 self.state.settings = settings.clone();
+                if !first {
+                    let message = "the offers or lost_after are now those of the leader's configuration";
+                    self.event(
+                        Severity::Warning,
+                        "SettingsChanged",
+                        "coordinator".to_owned(),
+                        message.to_owned(),
+                    );
+                }
                 Ok(Applied::Changed)
             }
         }
