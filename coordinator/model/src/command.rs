@@ -35,6 +35,15 @@ pub enum Command {
     Notice(Notice),
     /// An operator says that a lost host never returns.
     ForgetHost(HostId),
+    /// An operator closes a host for new instances.
+    Cordon(CordonHost),
+    /// An operator opens a host again; moves that a drain has begun are finished.
+    Uncordon {
+        /// The host.
+        host: HostId,
+        /// Who asks.
+        by: User,
+    },
     /// A new API token.
     AddToken(Token),
     /// An operator takes an API token back.
@@ -56,6 +65,30 @@ pub struct Put {
     pub request: RequestId,
     /// Who asks.
     pub by: User,
+}
+
+/// An operator closes a host for new instances, and may want it empty.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CordonHost {
+    /// The host.
+    pub host: HostId,
+    /// Who asks.
+    pub by: User,
+    /// Why, for people.
+    pub reason: String,
+    /// When it ends by itself.
+    pub until: Option<Timestamp>,
+    /// Whether what runs there moves away too; a drain that is under way goes on either way.
+    pub drain: Option<DrainMode>,
+}
+
+/// How far a drain may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DrainMode {
+    /// Moves that would break the spread wait.
+    KeepSpread,
+    /// Moves may break the spread.
+    Force,
 }
 
 /// A user deletes a resource.
@@ -145,6 +178,15 @@ pub enum Decision {
         /// Why, for people.
         cause: String,
     },
+    /// Let replicas go that the spec no longer wants; never a primary.
+    Shrink {
+        /// The cluster.
+        cluster: ClusterId,
+        /// At most one of each group that has more members than it shall have.
+        instances: Vec<InstanceId>,
+        /// The operation this begins.
+        operation: NewOperation,
+    },
     /// Ask for engine steps, under the operation when it still runs, else under a new one.
     StartTasks {
         /// The cluster.
@@ -192,6 +234,21 @@ pub enum Decision {
     },
     /// A host that was declared lost is heard: the declaration met it coming back.
     HostFound {
+        /// The host.
+        host: HostId,
+    },
+    /// A cordon has reached its end.
+    LiftCordon {
+        /// The host.
+        host: HostId,
+    },
+    /// A cordon without an end stands for long: people are told.
+    RemindCordon {
+        /// The host.
+        host: HostId,
+    },
+    /// Nothing is left on a host that was drained.
+    Drained {
         /// The host.
         host: HostId,
     },

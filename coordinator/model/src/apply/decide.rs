@@ -30,6 +30,10 @@ impl Step<'_> {
                 self.retire(*cluster, instances, cause);
                 Ok(Applied::Changed)
             }
+            Decision::Shrink { cluster, instances, operation } => self.shrink(*cluster, instances, operation),
+            Decision::LiftCordon { host } => self.lift_cordon(*host),
+            Decision::RemindCordon { host } => self.remind_cordon(*host),
+            Decision::Drained { host } => self.drained(*host),
             Decision::StartTasks { cluster, operation, new_operation, tasks } => {
                 self.known(*cluster)?;
                 self.start_tasks(*cluster, *operation, new_operation.as_ref(), tasks)
@@ -195,7 +199,11 @@ impl Step<'_> {
         self.state.operations.insert(new.id, operation);
         match new.kind {
             OperationKind::Move | OperationKind::Switchover => self.note_move(cluster),
-            OperationKind::Create | OperationKind::Repair | OperationKind::Grow | OperationKind::Delete => {}
+            OperationKind::Create
+            | OperationKind::Repair
+            | OperationKind::Grow
+            | OperationKind::Shrink
+            | OperationKind::Delete => {}
         }
     }
 
@@ -254,6 +262,47 @@ impl Step<'_> {
             started = true;
         }
         Ok(if started { Applied::Changed } else { Applied::Unchanged })
+    }
+
+    /// Each one is a replica, by the log, of a group that has more members than it shall have; the group keeps the rest.
+    fn shrink(
+        &mut self,
+        cluster: ClusterId,
+        instances: &[InstanceId],
+        operation: &NewOperation,
+    ) -> Result<Applied, Refusal> {
+        let spec = self.known(cluster)?;
+        self.not_the_last(cluster, instances)?;
+        for id in instances {
+            let refuse = |why: &str| Err(Refusal::outdated(format!("instance {id} {why}")));
+            let Some(instance) = self.state.instances.get(id).filter(|i| i.wanted() && i.cluster == cluster)
+            else {
+                return refuse("is leaving already");
+            };
+            let present =
+                self.state.hosts.get(&instance.host).is_some_and(|h| h.presence == Presence::Present);
+            if present && instance.fact.as_ref().is_some_and(|(_, fact)| fact.claims_primary()) {
+                return refuse("became a primary meanwhile");
+            }
+            let own: Vec<_> = self
+                .state
+                .instances_of(cluster)
+                .filter(|i| i.wanted() && i.group == instance.group)
+                .collect();
+            let leaving = own.iter().filter(|i| instances.contains(&i.id)).count();
+            let room = spec.groups().into_iter().find(|group| group.id == instance.group);
+            let room = room.map_or(0, |group| usize::try_from(group.members).unwrap_or(usize::MAX));
+            if own.iter().any(|i| i.replaces.is_some()) || own.len() - leaving < room {
+                return refuse("is wanted: its shard has no member too many");
+            }
+        }
+        self.begin(cluster, operation);
+        self.retire(cluster, instances, "the cluster shall have fewer replicas");
+        for id in instances {
+            let message = format!("instance {id} is let go: {}", operation.cause);
+            self.event(Severity::Normal, "Removed", format!("cluster/{cluster}"), message);
+        }
+        Ok(Applied::Changed)
     }
 
     /// A group keeps at least one member that is wanted, on a present host, and, once the cluster has served, known to the log.
@@ -404,6 +453,9 @@ fn fits(state: &State, cluster: ClusterId, reservation: &Reservation) -> Result<
     let refuse = |why: String| Err(Refusal::outdated(format!("instance {}: {why}", instance.id)));
     let host = state.hosts.get(&instance.host).filter(|host| host.presence == Presence::Present);
     let Some(host) = host else { return refuse(format!("host {} is not present", instance.host)) };
+    if let Some(cordon) = &host.cordon {
+        return refuse(format!("host {} is {cordon}", host.facts.name));
+    }
     let short = state.promised(host.id).plus(instance.footprint).exceeds(host.facts.capacity);
     if !short.is_empty() {
         return refuse(format!("host {} is short of {}", host.facts.name, short.join(", ")));

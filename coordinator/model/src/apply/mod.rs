@@ -1,6 +1,7 @@
 //! Applying the log. In: entries in order. Out: the changed state and one answer a command. Called by every member alike, so
 //! it reads no clock and uses no randomness. A command is judged by the state it meets, not by the one it was made for.
 
+mod cordon;
 mod decide;
 mod notice;
 mod prune;
@@ -50,6 +51,8 @@ impl Step<'_> {
             Command::Decide(decision) => self.decide(decision),
             Command::Notice(notice) => Ok(self.notice(notice)),
             Command::ForgetHost(host) => self.forget_host(*host),
+            Command::Cordon(cordon) => self.cordon(cordon),
+            Command::Uncordon { host, by } => self.uncordon(*host, by),
             Command::AddToken(token) => {
                 self.state.tokens.insert(token.id, token.clone());
                 Ok(Applied::Changed)

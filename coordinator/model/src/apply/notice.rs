@@ -40,6 +40,7 @@ impl Step<'_> {
                 presence: Presence::Present,
                 generation: Generation(self.index),
                 created: now,
+                cordon: None,
             };
             self.state.hosts.insert(id, host);
             self.event(Severity::Normal, "HostJoined", subject, format!("host {} joined", facts.name));

@@ -1,11 +1,13 @@
 //! One cluster's turn. In: its view. Out: the next decisions for it, in this order: let a deleted one go, fail what cannot be,
-//! replace lost members, fill empty seats, finish moves, engine steps, say that it is whole, improve its spread.
+//! replace lost members (after letting surplus replicas go), fill empty seats, finish moves, engine steps, say that it is whole, empty
+//! hosts that are drained, improve its spread.
 
 use shardplane_proto::ids::{ClusterId, InstanceId, OperationId};
 
 use super::{
     NewIds, Plan,
     draft::{Draft, Seat},
+    drain,
     place::{self, Vacancy},
     rebalance, tasks,
 };
@@ -42,8 +44,15 @@ pub(super) fn plan<'s>(
     plan: &mut Plan,
 ) {
     let mut turn = Turn { state, view, id: view.resource.id.into(), draft, ids, plan };
-    let parts =
-        [Turn::deleted, Turn::failed, Turn::impossible, Turn::replace_lost, Turn::fill_seats, Turn::run];
+    let parts = [
+        Turn::deleted,
+        Turn::failed,
+        Turn::impossible,
+        Turn::shrink,
+        Turn::replace_lost,
+        Turn::fill_seats,
+        Turn::run,
+    ];
     for part in parts {
         match part(&mut turn) {
             Then::GoOn => {}
@@ -56,30 +65,29 @@ pub(super) fn lost(member: &Member<'_>) -> bool {
     member.host.is_none_or(|host| host.presence != Presence::Present)
 }
 
+/// Where the wanted members sit, with observed roles, and planned ones where there is no observation yet.
+pub(super) fn seats(view: &ClusterView<'_>, without: &[InstanceId]) -> Vec<Seat> {
+    let roles = view.roles();
+    let observed = |member: &Member<'_>| {
+        roles.iter().any(|(id, role)| *id == member.instance.id && *role == Role::Primary)
+    };
+    view.wanted()
+        .filter(|member| !without.contains(&member.instance.id))
+        .map(|member| Seat {
+            group: member.instance.group,
+            host: member.instance.host,
+            primary: if view.cluster.formed { observed(member) } else { member.instance.first_primary },
+        })
+        .collect()
+}
+
 impl Turn<'_, '_, '_> {
     pub(super) fn operation(&mut self, kind: OperationKind, cause: String) -> NewOperation {
         NewOperation { id: OperationId::from_u128((self.ids)()), kind, cause }
     }
 
-    /// Where the wanted members sit, with observed roles, and planned ones where there is no observation yet.
     pub(super) fn seats(&self, without: &[InstanceId]) -> Vec<Seat> {
-        let roles = self.view.roles();
-        let observed = |member: &Member<'_>| {
-            roles.iter().any(|(id, role)| *id == member.instance.id && *role == Role::Primary)
-        };
-        self.view
-            .wanted()
-            .filter(|member| !without.contains(&member.instance.id))
-            .map(|member| Seat {
-                group: member.instance.group,
-                host: member.instance.host,
-                primary: if self.view.cluster.formed {
-                    observed(member)
-                } else {
-                    member.instance.first_primary
-                },
-            })
-            .collect()
+        seats(self.view, without)
     }
 
     fn wait_for_gone(&mut self) {
@@ -155,12 +163,8 @@ impl Turn<'_, '_, '_> {
             let own: Vec<_> = self.view.wanted().filter(|m| m.instance.group == group.id).collect();
             let replaced = own.iter().filter(|m| m.instance.replaces.is_some()).count();
             let has = own.len() - replaced.min(own.len());
-            let vacancy = |first_primary| Vacancy {
-                group: group.clone(),
-                first_primary,
-                replaces: None,
-                not_on: Vec::new(),
-            };
+            let vacancy =
+                |primary| Vacancy { group: group.clone(), primary, replaces: None, not_on: Vec::new() };
             let mut missing = usize::try_from(group.members).unwrap_or(usize::MAX).saturating_sub(has);
             if missing > 0 && !self.view.cluster.formed && !own.iter().any(|m| m.instance.first_primary) {
                 primaries.push(vacancy(true));
@@ -253,14 +257,18 @@ impl Turn<'_, '_, '_> {
         if !whole || !steps.is_empty() || busy {
             return Then::Stop;
         }
+        if leaving {
+            self.wait_for_gone();
+            return Then::Stop;
+        }
+        if self.surplus().next().is_some() {
+            return Then::Stop;
+        }
         if self.view.resource.change.outcome == Outcome::InFlight {
             self.plan.propose.push(Decision::Satisfied { cluster: self.id });
             return Then::Stop;
         }
-        if leaving {
-            self.wait_for_gone();
-        }
-        if moving || leaving {
+        if moving {
             return Then::Stop;
         }
         let running: Vec<OperationId> = self
@@ -273,6 +281,9 @@ impl Turn<'_, '_, '_> {
         if !running.is_empty() {
             let ends = running.into_iter().map(|operation| Decision::EndOperation { operation, error: None });
             self.plan.propose.extend(ends);
+            return Then::Stop;
+        }
+        if drain::plan(self) {
             return Then::Stop;
         }
         rebalance::plan(self)

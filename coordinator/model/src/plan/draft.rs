@@ -9,7 +9,7 @@ use shardplane_proto::ids::{GroupId, HostId, ResourceId};
 use crate::{
     net::Cidr,
     observed::{FRESH, Observed},
-    state::{Footprint, Host, Presence, State},
+    state::{Cordon, Footprint, Host, Presence, State},
     time::Timestamp,
 };
 
@@ -36,9 +36,9 @@ pub struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    /// What is free now. Only hosts that are present and heard are open for new instances.
+    /// What is free now. Only hosts that are present, heard and not cordoned are open for new instances.
     pub fn new(state: &'a State, observed: &Observed, now: Timestamp) -> Self {
-        let open = |host: &&Host| host.presence == Presence::Present && observed.hears(host.id, now);
+        let open = |host: &&Host| host.schedulable() && observed.hears(host.id, now);
         let mut promised: OrdMap<HostId, Footprint> = OrdMap::new();
         for instance in state.instances.values() {
             let sum = promised.entry(instance.host).or_default();
@@ -46,7 +46,7 @@ impl<'a> Draft<'a> {
         }
         // A new leader hears its hosts one after another; the first ones are not all there is.
         let gathering = now.since(observed.since) <= FRESH;
-        let missing = |host: &&Host| gathering && host.presence == Presence::Present && !open(host);
+        let missing = |host: &&Host| gathering && host.schedulable() && !open(host);
         Self {
             state,
             missing: state.hosts.values().filter(missing).map(|host| host.facts.name.as_str()).collect(),
@@ -71,6 +71,12 @@ impl<'a> Draft<'a> {
     /// Hosts that may get instances, by id.
     pub fn open_hosts(&self) -> impl Iterator<Item = &'a Host> {
         self.open.iter().filter_map(|id| self.state.hosts.get(id))
+    }
+
+    /// Hosts that would be open were they not cordoned, with their cordon.
+    pub fn cordoned(&self) -> impl Iterator<Item = (&'a Host, &'a Cordon)> {
+        let present = |host: &&Host| host.presence == Presence::Present;
+        self.state.hosts.values().filter(present).filter_map(|host| Some((host, host.cordon.as_ref()?)))
     }
 
     /// Names of hosts that have not found a new leader yet, while they can be expected to.

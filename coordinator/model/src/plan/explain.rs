@@ -44,6 +44,9 @@ pub fn explain(state: &State, cluster: ClusterId) -> v1::Explanation {
                 let short = draft.short(host, shape.footprint);
                 let why_not = match host.presence {
                     Presence::Lost { since } => format!("lost since {since}"),
+                    Presence::Present if host.cordon.is_some() => {
+                        host.cordon.as_ref().map(ToString::to_string).unwrap_or_default()
+                    }
                     Presence::Present if !short.is_empty() => format!("short of {}", short.join(", ")),
                     Presence::Present => own.map_or_else(String::new, |own| {
                         score(&draft, &seats, host, candidate).worse_in(&own)

@@ -4,18 +4,21 @@
 
 mod cluster;
 mod draft;
+mod drain;
 mod explain;
 mod liveness;
 mod place;
 mod rebalance;
 mod replace;
 mod score;
+mod shrink;
 mod tasks;
 
 use std::collections::BTreeMap;
 
 use shardplane_proto::ids::{ClusterId, HostId, ResourceId};
 
+pub use drain::{Left, LeftPhase, left};
 pub use explain::explain;
 
 use crate::{

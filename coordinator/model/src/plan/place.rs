@@ -21,8 +21,8 @@ use crate::{
 pub struct Vacancy {
     /// The group that lacks a member.
     pub group: GroupSpec,
-    /// Whether the member starts its group as primary.
-    pub first_primary: bool,
+    /// Whether the member starts its group as primary, or becomes its primary when it takes another's place.
+    pub primary: bool,
     /// Whose place it takes later, when it is in sync.
     pub replaces: Option<InstanceId>,
     /// Hosts that will not do, whatever their score.
@@ -97,7 +97,7 @@ pub fn fill(
             )
         })?;
         trial.promise(best.host, shape.footprint);
-        taken.push(Seat { group: vacancy.group.id, host: best.host, primary: vacancy.first_primary });
+        taken.push(Seat { group: vacancy.group.id, host: best.host, primary: vacancy.primary });
         let instance = Instance {
             id: InstanceId::from_u128(ids()),
             cluster: view.resource.id.into(),
@@ -111,7 +111,7 @@ pub fn fill(
             vcpus: shape.vcpus,
             vcpu_share: shape.vcpu_share,
             image_digest: digest(view, &trial, best.host, &shape).unwrap_or_default(),
-            first_primary: vacancy.first_primary,
+            first_primary: vacancy.primary && !view.cluster.formed,
             intent: Intent::Wanted,
             replaces: vacancy.replaces,
             created: view.now,
@@ -140,7 +140,7 @@ pub fn choose(
 ) -> Option<Score> {
     let candidate = Candidate {
         group: vacancy.group.id,
-        primary: vacancy.first_primary,
+        primary: vacancy.primary,
         footprint: shape.footprint,
         groups: view.groups.len(),
     };
@@ -169,6 +169,7 @@ fn why_nowhere(view: &ClusterView<'_>, draft: &Draft<'_>, vacancy: &Vacancy, sha
             };
             format!("host {} {why}", host.facts.name)
         })
+        .chain(draft.cordoned().map(|(host, cordon)| format!("host {} is {cordon}", host.facts.name)))
         .take(8)
         .collect();
     if reasons.is_empty() { "no host is ready".to_owned() } else { reasons.join(", ") }

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Between two moves of one cluster: reports show what the last one did, and clients find their new primaries.
-const REST: Millis = Millis::seconds(15);
+pub(super) const REST: Millis = Millis::seconds(15);
 
 impl Turn<'_, '_, '_> {
     /// A member that was made to replace another is in sync: the old one goes, after a switchover when it is a primary.
@@ -41,6 +41,26 @@ impl Turn<'_, '_, '_> {
                 .wait(self.id, format!("instance {} becomes in sync to replace {old}", member.instance.id));
         }
         None
+    }
+}
+
+impl Turn<'_, '_, '_> {
+    /// Makes an in-sync replica the primary of its group, under an operation of its own.
+    pub(super) fn switch_over(&mut self, heir: InstanceId, cause: String) {
+        let step = self.view.switchover(heir);
+        let operation = self.operation(OperationKind::Switchover, cause);
+        let task = NewTask {
+            id: TaskId::from_u128((self.ids)()),
+            instance: heir,
+            name: step.name,
+            payload: step.payload,
+        };
+        self.plan.propose.push(Decision::StartTasks {
+            cluster: self.id,
+            operation: operation.id,
+            new_operation: Some(operation),
+            tasks: vec![task],
+        });
     }
 }
 
@@ -108,7 +128,7 @@ fn move_replica(
 ) -> Then {
     let Some(group) = turn.view.groups.iter().find(|g| g.id == group).cloned() else { return Then::Stop };
     let Some(shape) = place::shape(turn.state, turn.view) else { return Then::Stop };
-    let vacancy = Vacancy { group, first_primary: false, replaces: Some(replica), not_on };
+    let vacancy = Vacancy { group, primary: false, replaces: Some(replica), not_on };
     let mut seats = turn.seats(&[]);
     // The replica that goes does not stand in the way of its heir.
     if let Some(own) = turn.view.wanted().find(|m| m.instance.id == replica) {
@@ -153,28 +173,16 @@ fn majority(turn: &mut Turn<'_, '_, '_>, placed: &Placed<'_>) -> Then {
         .filter(|(m, role)| *role == Role::Primary && m.instance.host == heavy)
         .map(|(m, _)| m.instance.group)
         .collect();
-    let light = |host: HostId| host != heavy && placed.primaries_on(host) < most;
+    // A host that an operator closed is about to restart or to be emptied: no primary goes there.
+    let light = |host: HostId| {
+        let open = turn.state.hosts.get(&host).is_some_and(|host| host.schedulable());
+        host != heavy && open && placed.primaries_on(host) < most
+    };
     for group in &on_heavy {
         let heir =
             placed.replicas_of(*group).find(|m| light(m.instance.host) && turn.view.in_sync(m.instance.id));
         if let Some(heir) = heir.map(|m| m.instance.id) {
-            let step = turn.view.switchover(heir);
-            let operation = turn.operation(
-                OperationKind::Switchover,
-                "its host holds too many primaries of the cluster".to_owned(),
-            );
-            let task = NewTask {
-                id: TaskId::from_u128((turn.ids)()),
-                instance: heir,
-                name: step.name,
-                payload: step.payload,
-            };
-            turn.plan.propose.push(Decision::StartTasks {
-                cluster: turn.id,
-                operation: operation.id,
-                new_operation: Some(operation),
-                tasks: vec![task],
-            });
+            turn.switch_over(heir, "its host holds too many primaries of the cluster".to_owned());
             return Then::Stop;
         }
     }

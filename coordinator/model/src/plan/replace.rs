@@ -86,7 +86,7 @@ impl Turn<'_, '_, '_> {
             ReplaceCause::CannotRun => vec![member.instance.host],
         };
         let first_primary = member.instance.first_primary && !self.view.cluster.formed;
-        Some(Vacancy { group: group.clone(), first_primary, replaces: None, not_on })
+        Some(Vacancy { group: group.clone(), primary: first_primary, replaces: None, not_on })
     }
 
     /// A cluster that never served: all seats at once or none.

@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use serde::{Deserialize, Serialize};
 use shardplane_proto::ids::{Generation, HostId};
 
+use super::{Cordon, Drain};
 use crate::time::Timestamp;
 
 /// What an instance takes from its host, or what a host has to give.
@@ -120,4 +121,19 @@ pub struct Host {
     pub generation: Generation,
     /// When it was first seen.
     pub created: Timestamp,
+    /// Set while it gets no new instances.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cordon: Option<Cordon>,
+}
+
+impl Host {
+    /// Whether instances may be placed on it, as far as the log knows.
+    pub fn schedulable(&self) -> bool {
+        self.presence == Presence::Present && self.cordon.is_none()
+    }
+
+    /// How its instances are moved away, when they are.
+    pub fn drain(&self) -> Option<&Drain> {
+        self.cordon.as_ref().and_then(|cordon| cordon.drain.as_ref())
+    }
 }

@@ -2,6 +2,7 @@
 //! the planner, the host specs and the API. Persistent maps, so that a clone for a reader or a snapshot is cheap.
 
 mod cluster;
+mod cordon;
 mod host;
 mod operation;
 mod settings;
@@ -22,6 +23,7 @@ use crate::{
 
 pub use self::{
     cluster::{Cluster, Instance, Intent},
+    cordon::{Cordon, Drain},
     host::{Footprint, Host, HostCondition, HostFacts, Image, Presence},
     operation::{Operation, OperationKind, OperationState, Task, TaskState},
     settings::{Settings, VmOffer, VolumeOffer},

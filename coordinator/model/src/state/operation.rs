@@ -19,6 +19,8 @@ pub enum OperationKind {
     Switchover,
     /// Replicas are added.
     Grow,
+    /// Replicas are taken away.
+    Shrink,
     /// A cluster is deleted.
     Delete,
 }

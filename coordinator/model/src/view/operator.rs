@@ -153,6 +153,7 @@ fn operation_kind(kind: OperationKind) -> &'static str {
         OperationKind::Move => "move",
         OperationKind::Switchover => "switchover",
         OperationKind::Grow => "grow",
+        OperationKind::Shrink => "shrink",
         OperationKind::Delete => "delete",
     }
 }

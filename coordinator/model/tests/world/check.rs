@@ -7,7 +7,7 @@ use shardplane_model::{
     observed::Observed,
     plan::Plan,
     resource::Spec,
-    state::{Footprint, Presence, State},
+    state::{Footprint, State},
     time::Timestamp,
 };
 use shardplane_proto::{
@@ -50,7 +50,7 @@ pub fn placed_well(state: &State, observed: &Observed, plan: &Plan, now: u64) {
             };
             let open = state.hosts.values().filter(|host| {
                 let used = state.promised(host.id).plus(taken.get(&host.id).copied().unwrap_or_default());
-                host.presence == Presence::Present
+                host.schedulable()
                     && !cannot_run(new.group).any(|at| at == host.id)
                     && observed.hears(host.id, Timestamp(now))
                     && host.facts.images.iter().any(|image| image.version == version)

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod check;
+mod day_two;
 mod decisions;
 mod host;
 mod leader;

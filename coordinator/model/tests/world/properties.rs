@@ -2,7 +2,7 @@
 //! end, and within a bound the plan runs empty and every cluster is whole and spread.
 
 use proptest::prelude::*;
-use shardplane_model::{state::OperationKind, view::spread::most_primaries_on_a_host};
+use shardplane_model::{command::DrainMode, state::OperationKind, view::spread::most_primaries_on_a_host};
 use shardplane_proto::ids::ResourceId;
 
 use super::world::{STEP, World, cluster};
@@ -24,6 +24,10 @@ enum Event {
     NewHost,
     Create(usize, i32),
     Grow(usize),
+    Shrink(usize),
+    Cordon(usize),
+    Drain(usize),
+    Uncordon(usize),
     Delete(usize),
 }
 
@@ -38,11 +42,15 @@ fn event() -> impl Strategy<Value = Event> {
         3 => host.clone().prop_map(Event::Rejoin),
         3 => host.clone().prop_map(Event::Wipe),
         3 => host.clone().prop_map(Event::Fail),
-        2 => host.prop_map(Event::Mend),
+        2 => host.clone().prop_map(Event::Mend),
+        2 => host.clone().prop_map(Event::Cordon),
+        3 => host.clone().prop_map(Event::Drain),
+        3 => host.prop_map(Event::Uncordon),
         2 => (0..10_000_u64).prop_map(Event::NewLeader),
         1 => Just(Event::NewHost),
         3 => (prop_oneof![Just(1_usize), 3..=6_usize], 0..=2_i32).prop_map(|(shards, replicas)| Event::Create(shards, replicas)),
         1 => (0..4_usize).prop_map(Event::Grow),
+        2 => (0..4_usize).prop_map(Event::Shrink),
         1 => (0..4_usize).prop_map(Event::Delete),
     ]
 }
@@ -156,6 +164,22 @@ fn cause(world: &mut World, event: Event, known: &mut Vec<(ResourceId, usize, i3
                 *replicas += 1;
             }
         }
+        Event::Shrink(which) => {
+            let at = which % known.len().max(1);
+            let Some((id, shards, replicas)) = known.get_mut(at).filter(|(_, _, r)| *r > 0) else { return };
+            if world.put_cluster(cluster(*id, World::SUBNET, *shards, *replicas - 1)).is_ok() {
+                *replicas -= 1;
+            }
+        }
+        // A host that never had a session is not known to the log.
+        Event::Cordon(host) | Event::Drain(host) | Event::Uncordon(host)
+            if !world.leader.state.hosts.contains_key(&world.hosts[host % hosts].id) => {}
+        Event::Cordon(host) => world.cordon(host % hosts, Some(20)),
+        Event::Drain(host) => {
+            let mode = if host.is_multiple_of(2) { DrainMode::Force } else { DrainMode::KeepSpread };
+            world.drain(host % hosts, mode);
+        }
+        Event::Uncordon(host) => world.uncordon(host % hosts),
         Event::Delete(which) => {
             let at = which % known.len().max(1);
             if let Some((id, _, _)) = known.get(at).copied()
@@ -215,6 +239,11 @@ fn heal(world: &mut World) {
             world.power_on(at);
         }
     }
+    // A host whose shards have no copy elsewhere never gets empty; the others do.
+    let closed: Vec<usize> = (0..world.hosts.len())
+        .filter(|at| world.leader.state.hosts.get(&world.hosts[*at].id).is_some_and(|h| h.cordon.is_some()))
+        .collect();
+    closed.into_iter().filter(|at| at % 3 == 0).for_each(|at| world.uncordon(at));
     let began = world.now;
     world.run(8);
     world.settles(900);

@@ -4,12 +4,13 @@
 use std::{collections::BTreeSet, net::Ipv4Addr};
 
 use shardplane_model::{
-    command::{Command, Delete, Put},
+    command::{Command, CordonHost, Delete, DrainMode, Put},
     engine::EngineKind,
+    plan,
     refusal::Refusal,
     resource::{Kind, User},
     state::{Footprint, HostFacts, Image, Sealed, Settings, VmOffer, VolumeOffer},
-    time::Millis,
+    time::{Millis, Timestamp},
     validate,
 };
 use shardplane_proto::{
@@ -175,6 +176,42 @@ impl World {
         self.leader.apply(self.now, vec![Command::Delete(delete)]).remove(0).map(|_| request)
     }
 
+    fn cordon_with(&mut self, host: usize, until: Option<u64>, drain: Option<DrainMode>) {
+        let asked = CordonHost {
+            host: self.hosts[host].id,
+            by: user(),
+            reason: "new disks".to_owned(),
+            until: until.map(Timestamp),
+            drain,
+        };
+        self.leader.apply(self.now, vec![Command::Cordon(asked)]).remove(0).unwrap();
+    }
+
+    /// Closes a host, for `seconds` when given.
+    pub fn cordon(&mut self, host: usize, seconds: Option<u64>) {
+        self.cordon_with(host, seconds.map(|seconds| self.now + seconds * 1000), None);
+    }
+
+    pub fn drain(&mut self, host: usize, mode: DrainMode) {
+        self.cordon_with(host, None, Some(mode));
+    }
+
+    pub fn uncordon(&mut self, host: usize) {
+        let command = Command::Uncordon { host: self.hosts[host].id, by: user() };
+        self.leader.apply(self.now, vec![command]).remove(0).unwrap();
+    }
+
+    pub fn left(&self, host: usize) -> Vec<plan::Left> {
+        let leader = &self.leader;
+        plan::left(&leader.state, &leader.observed, Timestamp(self.now), self.hosts[host].id)
+    }
+
+    /// Whether the log says that the host was emptied.
+    pub fn drained(&self, host: usize) -> bool {
+        let host = &self.leader.state.hosts[&self.hosts[host].id];
+        host.drain().is_some_and(|drain| drain.done.is_some())
+    }
+
     /// Another leader after `gap` ms without one; hosts find it one after another.
     pub fn change_leader(&mut self, gap: u64) {
         self.leader.change(self.now + gap);
@@ -281,7 +318,8 @@ impl World {
             world.now >= world.leader.leads_from
                 && world.leader.index > 0
                 && world.leader.last.is_empty()
-                && world.leader.last.again_at.is_none()
+                // A cordon is brought to mind once a day: that is not work.
+                && world.leader.last.again_at.is_none_or(|at| at.0 > world.now + 3_600_000)
                 && world
                     .hosts
                     .iter()

@@ -116,10 +116,6 @@ fn replicas(old: &ValkeySpec, new: &ValkeySpec, wrong: &mut Vec<Violation>) {
             path,
             format!("goes from {before} to {after}; a change adds or removes at most one"),
         ));
-    } else if after < before {
-        let text =
-            format!("goes from {before} to {after}; this release adds replicas but does not take them away");
-        wrong.push(Violation::new(path, text));
     }
     if before != after && old.shards.len() != new.shards.len() {
         wrong.push(Violation::new(path, "changes together with spec.shards; change one, then the other"));

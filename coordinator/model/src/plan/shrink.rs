@@ -1,0 +1,89 @@
+//! Fewer replicas. In: a formed cluster with groups that have more members than the spec wants. Out: one decision that lets a replica of
+//! each such group go, never a primary, or what has to be known first.
+
+use shardplane_proto::ids::InstanceId;
+
+use super::{
+    cluster::{Then, Turn, lost, seats},
+    place,
+    score::{Candidate, score},
+};
+use crate::{
+    command::Decision,
+    engine::{GroupSpec, Member, PeerVerdict, Role},
+    state::OperationKind,
+};
+
+impl Turn<'_, '_, '_> {
+    /// Groups with more members than they shall have; a member and its heir count once.
+    pub(super) fn surplus(&self) -> impl Iterator<Item = &GroupSpec> {
+        self.view.groups.iter().filter(|group| {
+            let own = self.view.wanted().filter(|m| m.instance.group == group.id);
+            let seats = own.filter(|m| m.instance.replaces.is_none()).count();
+            seats > usize::try_from(group.members).unwrap_or(usize::MAX)
+        })
+    }
+
+    /// Comes before lost members are replaced: one that is not wanted any more is not made anew.
+    pub(super) fn shrink(&mut self) -> Then {
+        if !self.view.cluster.formed || self.surplus().next().is_none() {
+            return Then::GoOn;
+        }
+        if !self.view.serves() {
+            self.plan.wait(self.id, "the cluster has to serve before a replica goes".to_owned());
+            return Then::GoOn;
+        }
+        let (mut instances, mut waits) = (Vec::new(), Vec::new());
+        for group in self.surplus() {
+            match self.spare(group) {
+                Ok(instance) => instances.push(instance),
+                Err(why) => waits.push(format!("shard {}: {why}", group.id)),
+            }
+        }
+        for why in waits {
+            self.plan.wait(self.id, why);
+        }
+        if instances.is_empty() {
+            return Then::GoOn;
+        }
+        let names: Vec<String> = instances.iter().map(InstanceId::to_string).collect();
+        let cause = format!("replicas are taken away: {}", names.join(", "));
+        let operation = self.operation(OperationKind::Shrink, cause);
+        self.plan.propose.push(Decision::Shrink { cluster: self.id, instances, operation });
+        Then::Stop
+    }
+
+    /// The replica that is missed least: on a lost host, else not in sync, else on a closed host, else in the worst place.
+    fn spare(&self, group: &GroupSpec) -> Result<InstanceId, String> {
+        let own: Vec<&Member<'_>> = self.view.wanted().filter(|m| m.instance.group == group.id).collect();
+        if own.iter().any(|m| m.instance.replaces.is_some()) {
+            return Err("a replica goes when the move under way has ended".to_owned());
+        }
+        // One that nobody hears may be the primary by now: taking another away would be a guess.
+        let failed = |m: &Member<'_>| lost(m) && self.view.peers_about(m.instance.id) == PeerVerdict::Failed;
+        if let Some(unheard) = own.iter().find(|m| !m.fresh && !failed(m)) {
+            return Err(format!("instance {} has to be heard before a replica goes", unheard.instance.id));
+        }
+        let roles = self.view.roles();
+        let shape = place::shape(self.state, self.view).ok_or("its offers are no longer in the catalogue")?;
+        let candidate = Candidate {
+            group: group.id,
+            primary: false,
+            footprint: shape.footprint,
+            groups: self.view.groups.len(),
+        };
+        let replica = |m: &&&Member<'_>| {
+            let claims = m.fact().is_some_and(|(_, fact)| fact.claims_primary());
+            !roles.contains(&(m.instance.id, Role::Primary)) && (failed(m) || !claims)
+        };
+        let missed_least = own.iter().filter(replica).max_by_key(|m| {
+            let seats = seats(self.view, &[m.instance.id]);
+            let place = m.host.map(|host| score(self.draft, &seats, host, candidate));
+            let closed = m.host.is_some_and(|host| host.cordon.is_some());
+            (failed(m), !self.view.in_sync(m.instance.id), closed, place)
+        });
+        missed_least.map(|m| m.instance.id).ok_or_else(|| {
+            "two members call themselves primary; a replica goes when one has yielded".to_owned()
+        })
+    }
+}
