@@ -300,10 +300,7 @@ fn modifies_that_are_refused_name_the_path_and_the_rule() {
             change(|s| s.replicas_per_shard = Some(3)),
             "spec.replicasPerShard: goes from 1 to 3; a change adds or removes at most one",
         ),
-        (
-            change(|s| s.replicas_per_shard = Some(0)),
-            "spec.replicasPerShard: goes from 1 to 0; this release adds replicas",
-        ),
+        (change(|s| s.replicas_per_shard = Some(-1)), "spec.replicasPerShard: is -1; allowed is 0 to 5"),
         (
             change(|s| {
                 s.shards = shards(4);

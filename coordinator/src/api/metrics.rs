@@ -87,14 +87,30 @@ fn render(api: &Api) -> String {
 /// What follows from the reports of hosts.
 fn observed_metrics(out: &mut Text, state: &Kept, observed: &Observed, now: Timestamp) {
     let mut hosts = BTreeMap::from([("Ready", 0), ("Silent", 0), ("Lost", 0)]);
+    let (mut cordoned, mut draining, mut blocked) = (0, 0, 0);
     for host in view::hosts(state, observed, now, "").items {
         if let Some(count) = hosts.get_mut(host.state.as_str()) {
             *count += 1;
         }
+        cordoned += u64::from(host.cordon.is_some());
+        let left = host.drain.map(|drain| drain.instances).unwrap_or_default();
+        draining += u64::from(!left.is_empty());
+        blocked += left.iter().filter(|left| left.phase == "blocked").count() as u64;
     }
     let hosts: Vec<(String, u64)> =
         hosts.into_iter().map(|(word, count)| (format!("state=\"{word}\""), count)).collect();
     out.metric("shardplane_hosts", "Hosts by state, on the leader only.", &hosts);
+    for (name, help, value) in [
+        ("shardplane_hosts_cordoned", "Hosts that get no new instances, on the leader only.", cordoned),
+        ("shardplane_hosts_draining", "Hosts that are drained and not empty yet, on the leader only.", draining),
+        (
+            "shardplane_drain_blocked_instances",
+            "Instances that a drain cannot move until something changes, on the leader only.",
+            blocked,
+        ),
+    ] {
+        out.metric(name, help, &[("", value)]);
+    }
 
     let (mut whole, mut broken) = (0, 0);
     for resource in state.resources.values().filter(|resource| matches!(resource.kind(), Kind::Cluster(_))) {

@@ -3,6 +3,7 @@
 mod command_line;
 mod forwarding;
 mod grpc;
+mod maintenance;
 mod operator;
 mod rest;
 

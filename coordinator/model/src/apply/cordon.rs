@@ -34,20 +34,18 @@ impl Step<'_> {
                 Some(Drain { force: mode == DrainMode::Force, done: standing.and_then(|drain| drain.done) })
             }
         };
+        // Asking for a drain once more is how its progress is read.
+        let reason = match &before {
+            Some(cordon) if asked.reason.is_empty() && asked.drain.is_some() => cordon.reason.clone(),
+            Some(_) | None => asked.reason.clone(),
+        };
         let same = before.as_ref().is_some_and(|cordon| {
-            cordon.reason == asked.reason && cordon.until == asked.until && cordon.drain == drain
+            cordon.reason == reason && cordon.until == asked.until && cordon.drain == drain
         });
         if same {
             return Ok(Applied::Unchanged);
         }
-        let cordon = Cordon {
-            by: asked.by.clone(),
-            at: now,
-            reason: asked.reason.clone(),
-            until: asked.until,
-            told: now,
-            drain,
-        };
+        let cordon = Cordon { by: asked.by.clone(), at: now, reason, until: asked.until, told: now, drain };
         let (name, said) = (host.facts.name.clone(), cordon.to_string());
         host.cordon = Some(cordon);
         let (word, message) = match asked.drain {

@@ -2,7 +2,7 @@
 //! Operator service.
 
 use shardplane_proto::{
-    ids::{ClusterId, HostId, OperationId},
+    ids::{ClusterId, HostId, OperationId, ResourceId},
     v1,
 };
 
@@ -10,8 +10,11 @@ use super::{engine_word, machine_word};
 use crate::{
     engine::{Member, Role},
     observed::{MemberReport, Observed},
-    plan::cluster_view,
-    state::{Footprint, Intent, OperationKind, OperationState, Presence, Severity, State, Task, TaskState},
+    plan::{LeftPhase, cluster_view, left},
+    state::{
+        Drain, Footprint, Host, Intent, OperationKind, OperationState, Presence, Severity, State, Task,
+        TaskState,
+    },
     time::Timestamp,
 };
 
@@ -82,9 +85,46 @@ pub fn hosts(state: &State, observed: &Observed, now: Timestamp, filter: &str) -
                 .get(&host.id)
                 .map(|report| report.at.to_string())
                 .unwrap_or_default(),
+            cordon: host.cordon.as_ref().map(|cordon| v1::CordonView {
+                by: cordon.by.name.clone(),
+                time: cordon.at.to_string(),
+                reason: cordon.reason.clone(),
+                until_time: cordon.until.map(|until| until.to_string()).unwrap_or_default(),
+            }),
+            drain: host.drain().map(|drain| drained(state, observed, now, host, drain)),
         })
         .collect();
     v1::HostList { items }
+}
+
+/// How far a drain is.
+fn drained(state: &State, observed: &Observed, now: Timestamp, host: &Host, drain: &Drain) -> v1::DrainView {
+    let instances: Vec<_> = left(state, observed, now, host.id)
+        .into_iter()
+        .map(|left| v1::LeftView {
+            instance_id: left.instance.to_string(),
+            cluster_id: left.cluster.to_string(),
+            cluster_name: state
+                .resources
+                .get(&ResourceId::from(left.cluster))
+                .map(|resource| resource.metadata.name.clone())
+                .unwrap_or_default(),
+            phase: match left.phase {
+                LeftPhase::Waiting => "waiting",
+                LeftPhase::Moving => "moving",
+                LeftPhase::Leaving => "leaving",
+                LeftPhase::Blocked => "blocked",
+            }
+            .to_owned(),
+            message: left.why,
+        })
+        .collect();
+    v1::DrainView {
+        phase: if drain.done.is_some() { "drained" } else { "draining" }.to_owned(),
+        force: drain.force,
+        left: u32::try_from(instances.len()).unwrap_or(u32::MAX),
+        instances,
+    }
 }
 
 /// All instances, or those of the cluster or host whose id is `filter`.

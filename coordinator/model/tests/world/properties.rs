@@ -206,6 +206,15 @@ fn live(history: &History) -> Result<(), TestCaseError> {
         cause(&mut world, *event, &mut known);
     }
     heal(&mut world);
+    // With room for everything, a drain leaves only what has no copy elsewhere.
+    for at in 0..world.hosts.len() {
+        let host = &world.leader.state.hosts[&world.hosts[at].id];
+        if host.drain().is_some() {
+            let left = world.left(at);
+            prop_assert!(left.iter().all(|left| left.why.contains("no other copy")), "{:#?}", left);
+            prop_assert!(world.drained(at) == left.is_empty());
+        }
+    }
     for (id, shards, replicas) in known {
         world.assert_whole(id);
         let status = world.status(id);

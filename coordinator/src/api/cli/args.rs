@@ -1,5 +1,7 @@
 //! The arguments of a command. In: the words after `kc`. Out: a verb, its words and flags, or a text that says what is not right.
 
+use super::super::rest::LONGEST_CORDON;
+
 /// What to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
@@ -15,6 +17,12 @@ pub enum Verb {
     Edit,
     /// `delete`, `rm`, `remove`
     Delete,
+    /// `cordon`
+    Cordon,
+    /// `uncordon`
+    Uncordon,
+    /// `drain`
+    Drain,
     /// `api-resources`
     ApiResources,
     /// `login`
@@ -62,6 +70,12 @@ pub struct Args {
     pub filename: Option<String>,
     /// `-w`, `--wait`
     pub wait: bool,
+    /// `--force`
+    pub force: bool,
+    /// `--for`, in seconds
+    pub for_seconds: Option<u32>,
+    /// `--reason`
+    pub reason: Option<String>,
 }
 
 fn verb(word: &str) -> Option<Verb> {
@@ -72,6 +86,9 @@ fn verb(word: &str) -> Option<Verb> {
         "apply" => Verb::Apply,
         "edit" => Verb::Edit,
         "delete" | "rm" | "remove" => Verb::Delete,
+        "cordon" => Verb::Cordon,
+        "uncordon" => Verb::Uncordon,
+        "drain" => Verb::Drain,
         "api-resources" => Verb::ApiResources,
         "login" => Verb::Login,
         "logout" => Verb::Logout,
@@ -96,6 +113,9 @@ pub fn parse(given: &[String]) -> Result<Args, String> {
         quiet: false,
         filename: None,
         wait: false,
+        force: false,
+        for_seconds: None,
+        reason: None,
     };
     let mut help = false;
     let mut rest = given.iter().map(String::as_str);
@@ -175,6 +195,8 @@ impl Args {
                 value.or_else(|| rest.next()).ok_or_else(|| format!("the flag {name} needs a value"))?;
             match name {
                 "-n" | "--folder" => self.folder = Some(value.to_owned()),
+                "--for" => self.for_seconds = Some(span(value)?),
+                "--reason" => self.reason = Some(value.to_owned()),
                 "-f" | "--filename" => self.filename = Some(value.to_owned()),
                 _ => self.output = output(value)?,
             }
@@ -189,6 +211,7 @@ impl Args {
             "-A" | "--all-folders" => self.all_folders = on,
             "-q" | "--quiet" => self.quiet = on,
             "-w" | "--wait" => self.wait = on,
+            "--force" => self.force = on,
             "-h" | "--help" => *help = on,
             _ => return Err(format!("there is no flag {name}; kc help lists them")),
         }
@@ -197,7 +220,23 @@ impl Args {
 }
 
 fn takes_value(name: &str) -> bool {
-    matches!(name, "-n" | "--folder" | "-o" | "--output" | "-f" | "--filename")
+    matches!(name, "-n" | "--folder" | "-o" | "--output" | "-f" | "--filename" | "--for" | "--reason")
+}
+
+/// A span such as `90s`, `30m`, `2h` or `1d`, in seconds.
+fn span(value: &str) -> Result<u32, String> {
+    let wrong =
+        || format!("--for {value:?}: write a whole number and s, m, h or d, for example 2h; at most 366d");
+    let (number, unit) = value.split_at_checked(value.len().saturating_sub(1)).ok_or_else(wrong)?;
+    let seconds: u32 = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 24 * 3600,
+        _ => return Err(wrong()),
+    };
+    let number: u32 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(seconds).filter(|all| (1..=LONGEST_CORDON).contains(all)).ok_or_else(wrong)
 }
 
 fn output(value: &str) -> Result<Output, String> {
@@ -236,6 +275,9 @@ mod tests {
         }
         let args = of("apply -f - --wait").unwrap();
         assert_eq!((args.verb, args.filename.as_deref(), args.wait), (Verb::Apply, Some("-"), true));
+        let args = of("cordon h1 --for 2h --reason disks").unwrap();
+        assert_eq!((args.for_seconds, args.reason.as_deref()), (Some(7200), Some("disks")));
+        assert!(of("drain h1 --force").unwrap().force);
         assert_eq!(of("get -Aq vpc").map(|a| (a.all_folders, a.quiet)), Ok((true, true)));
     }
 
@@ -259,6 +301,10 @@ mod tests {
             ("get vpc --nope", "no flag --nope"),
             ("get vpc -x", "no flag -x"),
             ("create vpc", "kc apply -f"),
+            ("cordon h1 --for soon", "for example 2h"),
+            ("cordon h1 --for 0h", "for example 2h"),
+            ("cordon h1 --for 367d", "at most 366d"),
+            ("cordon h1 --for é", "for example 2h"),
         ] {
             let refused = of(words).unwrap_err();
             assert!(refused.contains(part), "{words}: {refused}");

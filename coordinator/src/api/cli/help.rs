@@ -16,6 +16,9 @@ Change
   kc apply -f <file|->                create or update what a manifest describes
   kc edit <type> <name>               change it in your editor ($KC_EDITOR, $EDITOR)
   kc delete <type> <name>…            delete it (also: rm, remove); or everything in a manifest: -f <file|->
+  kc cordon <host> [--for 2h] [--reason <text>]     give it no new instances
+  kc uncordon <host>                  open it again; ends a drain
+  kc drain <host> [--force] [--reason <text>]       move everything away; again: how far that is
   kc delete host <name>…              a host that is lost and never returns: forget it
   kc delete token <name>…             take a token back
 
@@ -30,6 +33,8 @@ Flags
   -o, --output table|wide|json|yaml   how to show it; yaml is what apply reads
   -q, --quiet                         ids only
   -f, --filename <file|->             the manifest; - is standard input
+      --for 90s|30m|2h|1d             the cordon ends by itself after that
+      --force                         a drain may put members of a shard on one host
   -w, --wait                          wait until the change is carried out
 
 In a manifest, folderId, vpcId, vpcSubnetId, parametersSetId and hostingProviderId take names too. Without metadata.id, apply

@@ -28,6 +28,9 @@ pub fn answer(args: &Args) -> Result<Option<Answer>, Failure> {
         | Verb::Apply
         | Verb::Edit
         | Verb::Delete
+        | Verb::Cordon
+        | Verb::Uncordon
+        | Verb::Drain
         | Verb::Login => None,
     })
 }

@@ -11,6 +11,7 @@ mod edit;
 mod explain;
 mod get;
 mod help;
+mod host;
 mod local;
 mod lookup;
 mod manifest;
@@ -95,6 +96,7 @@ async fn run(api: &Api, post: Post, token: Option<&str>, waits_itself: bool) -> 
         Verb::Apply => apply::run(session, &args, post.file_content.as_deref(), waits_itself).await,
         Verb::Delete => delete::run(session, &args, post.file_content.as_deref(), waits_itself).await,
         Verb::Edit => edit::run(session, &args, post.edit_apply.as_ref()).await,
+        Verb::Cordon | Verb::Uncordon | Verb::Drain => host::run(session, &args).await,
         Verb::Login => Ok(local::login(&session)),
         Verb::Help | Verb::ApiResources | Verb::Logout | Verb::Config | Verb::Version => {
             Err(Failure::Problem(Problem::new(

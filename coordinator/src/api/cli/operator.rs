@@ -13,7 +13,7 @@ use super::{
     super::{json, json::Node, rest, verbs::Session},
     answer::{Answer, Failure},
     args::{Args, Output},
-    get, lookup, manifest, table,
+    get, host, lookup, manifest, table,
     types::OperatorType,
 };
 
@@ -114,6 +114,14 @@ pub async fn delete(session: &Session, kind: OperatorType, names: &[String]) -> 
     Ok(answer)
 }
 
+/// The id of the host that a word names.
+///
+/// # Errors
+/// None or several are named so.
+pub fn host_named(session: &Session, name: &str) -> Result<String, Failure> {
+    the_one(&hosts(host::all(session)), "host", name).map(|item| item.id.clone())
+}
+
 /// The one item that a word names, by id, else by name.
 fn the_one<'a>(list: &'a List, word: &str, name: &str) -> Result<&'a Item, Failure> {
     if let Some(item) = list.items.iter().find(|item| item.id.eq_ignore_ascii_case(name)) {
@@ -160,7 +168,7 @@ fn read(session: &Session, kind: OperatorType) -> Result<List, Failure> {
     session.caller.needs(scopes)?;
     let (state, now) = (&session.state, session.now());
     Ok(match kind {
-        OperatorType::Host => hosts(view::hosts(state, &session.observed, now, "")),
+        OperatorType::Host => hosts(host::all(session)),
         OperatorType::Instance => instances(view::instances(state, &session.observed, now, "")),
         OperatorType::Operation => operations(state, now, view::operations(state, "")),
         OperatorType::Event => events(state, now, view::events(state, "")),
@@ -186,7 +194,7 @@ fn hosts(list: v1::HostList) -> List {
             row: vec![
                 host.name.clone(),
                 host.id.clone(),
-                host.state.clone(),
+                host::state_of(&host),
                 host.instances.to_string(),
                 format!("{}/{}%", promised.vcpu_percent, has.vcpu_percent),
                 format!("{}/{}Mi", promised.memory_mib, has.memory_mib),
@@ -202,6 +210,7 @@ fn hosts(list: v1::HostList) -> List {
                 images.collect::<Vec<_>>().join(","),
                 troubles.collect::<Vec<_>>().join(","),
                 host.last_report_time.clone(),
+                host::maintenance(&host),
             ],
             node: node("HostView", &host),
             id: host.id,
@@ -210,7 +219,17 @@ fn hosts(list: v1::HostList) -> List {
     };
     List {
         header: vec!["NAME", "ID", "STATE", "INSTANCES", "VCPU", "MEMORY", "DISK", "IOPS"],
-        wide: vec!["RACK", "ZONE", "UNDERLAY", "VMM", "AGENT", "IMAGES", "CONDITIONS", "LAST-REPORT"],
+        wide: vec![
+            "RACK",
+            "ZONE",
+            "UNDERLAY",
+            "VMM",
+            "AGENT",
+            "IMAGES",
+            "CONDITIONS",
+            "LAST-REPORT",
+            "CORDON",
+        ],
         items: list.items.into_iter().map(item).collect(),
     }
 }

@@ -117,6 +117,9 @@ pub fn again(session: &Session, retry: &Retry, args: &Args) -> Result<Answer, Fa
         | Verb::Explain
         | Verb::Apply
         | Verb::Edit
+        | Verb::Cordon
+        | Verb::Uncordon
+        | Verb::Drain
         | Verb::ApiResources
         | Verb::Login
         | Verb::Logout

@@ -60,6 +60,21 @@ impl v1::operator_server::Operator for Operator {
         Ok(Response::new(session.forget_host(&request.get_ref().id).await?))
     }
 
+    async fn cordon_host(&self, request: Request<v1::CordonHostRequest>) -> Answer<v1::HostView> {
+        let session = enter(&self.0, request.metadata(), &[Scope::Operator]).await?;
+        Ok(Response::new(session.cordon(request.into_inner()).await?))
+    }
+
+    async fn uncordon_host(&self, request: Request<v1::UncordonHostRequest>) -> Answer<v1::HostView> {
+        let session = enter(&self.0, request.metadata(), &[Scope::Operator]).await?;
+        Ok(Response::new(session.uncordon(&request.get_ref().id).await?))
+    }
+
+    async fn drain_host(&self, request: Request<v1::DrainHostRequest>) -> Answer<v1::HostView> {
+        let session = enter(&self.0, request.metadata(), &[Scope::Operator]).await?;
+        Ok(Response::new(session.drain(request.into_inner()).await?))
+    }
+
     async fn list_tokens(&self, request: Request<v1::OperatorListRequest>) -> Answer<v1::TokenList> {
         self.list(request, &[Scope::Operator], |s, filter| rest::tokens_of(&s.state, filter)).await
     }

@@ -106,7 +106,7 @@ mod tests {
                     .collect();
                 let used: BTreeSet<String> = path
                     .split('/')
-                    .filter_map(|s| Some(s.strip_prefix('{')?.strip_suffix('}')?.to_owned()))
+                    .filter_map(|s| Some(s.strip_prefix('{')?.split_once('}')?.0.to_owned()))
                     .collect();
                 assert_eq!(declared, used, "{method} {path}");
             }

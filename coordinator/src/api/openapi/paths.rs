@@ -77,6 +77,7 @@ fn operator(paths: &mut Vec<(String, Node)>) {
     let forget = operation("forgetHost", "Say that a lost host never returns", "ForgetHostResponse")
         .parameters(vec![parameter("path", "id", "string", "ULID of the host; it must be lost.")]);
     paths.push(("/api/v1/hosts/{id}".to_owned(), Node::object([("delete", forget.0)])));
+    hosts(paths);
     let one = operation("getOperation", "One operation with its steps", "OperationView")
         .parameters(vec![parameter("path", "id", "string", "ULID of the operation.")]);
     paths.push(("/api/v1/operations/{id}".to_owned(), Node::object([("get", one.0)])));
@@ -111,6 +112,30 @@ fn operator(paths: &mut Vec<(String, Node)>) {
         ]);
         paths.push((path.to_owned(), Node::object([("get", get)])));
     }
+}
+
+fn hosts(paths: &mut Vec<(String, Node)>) {
+    let id = || parameter("path", "id", "string", "ULID of the host.");
+    let json = &["application/json"];
+    for (verb, operation) in [
+        (
+            "cordon",
+            operation("cordonHost", "Close a host for new instances", "HostView")
+                .body(json, "CordonHostRequest"),
+        ),
+        ("uncordon", operation("uncordonHost", "Open a host again; ends a drain", "HostView")),
+        (
+            "drain",
+            operation("drainHost", "Close a host and move everything away", "HostView")
+                .body(json, "DrainHostRequest"),
+        ),
+    ] {
+        let post = operation.parameters(vec![id()]);
+        paths.push((format!("/api/v1/hosts/{{id}}:{verb}"), Node::object([("post", post.0)])));
+    }
+    let drain =
+        operation("getDrain", "How far a drain is, and what cannot move", "DrainView").parameters(vec![id()]);
+    paths.push(("/api/v1/hosts/{id}/drain".to_owned(), Node::object([("get", drain.0)])));
 }
 
 struct Operation(Node);

@@ -14,7 +14,7 @@ use super::{
 };
 
 /// Messages that routes of the operator's answer or take.
-pub const OPERATOR: [&str; 12] = [
+pub const OPERATOR: [&str; 16] = [
     "HostList",
     "InstanceList",
     "OperationList",
@@ -27,6 +27,10 @@ pub const OPERATOR: [&str; 12] = [
     "ForgetHostResponse",
     "TokenList",
     "RevokeTokenResponse",
+    "HostView",
+    "DrainView",
+    "CordonHostRequest",
+    "DrainHostRequest",
 ];
 
 /// Name of the schema of a list of this type.

@@ -1,6 +1,7 @@
 //! REST: one file a verb or family. In: HTTP requests for resources and the operator's. Out: their envelopes. Called by the door.
 
 mod change;
+mod hosts;
 mod list;
 mod operator;
 mod poll;
@@ -15,6 +16,7 @@ use shardplane_model::resource::Kind;
 
 use super::{Api, cli, errors::Problem, metrics, openapi};
 
+pub use hosts::LONGEST_CORDON;
 pub use list::{Page, labels_match, page};
 pub use operator::{catalogue_of, explain};
 pub use tokens::tokens as tokens_of;
@@ -38,7 +40,8 @@ pub fn led(api: &Api) -> Router {
         .route("/api/v1/operations/{id}", get(operator::operation))
         .route("/api/v1/events", get(operator::events))
         .route("/api/v1/catalogue", get(operator::catalogue))
-        .route("/api/v1/hosts/{id}", delete(operator::forget_host))
+        .route("/api/v1/hosts/{id}", delete(operator::forget_host).post(hosts::act))
+        .route("/api/v1/hosts/{id}/drain", get(hosts::drain))
         .route("/api/v1/tokens", get(tokens::list).post(tokens::create))
         .route("/api/v1/tokens/{id}", delete(tokens::revoke))
         .route("/api/v1/{type}", put(change::put))

@@ -14,7 +14,7 @@ use super::{
 };
 
 /// A host of this name; lost when it shall be.
-fn host(asking: &Asking, number: u128, name: &str, lost: bool) -> String {
+pub fn host(asking: &Asking, number: u128, name: &str, lost: bool) -> String {
     let host = HostId::from_u128(number);
     let facts = HostFacts {
         name: name.to_owned(),

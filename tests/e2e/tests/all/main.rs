@@ -11,6 +11,7 @@ mod growth;
 mod hosts;
 mod interrupted;
 mod leaders;
+mod maintenance;
 mod partitions;
 mod passwords;
 mod power;

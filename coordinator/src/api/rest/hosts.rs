@@ -1,0 +1,144 @@
+//! What operators do with a host: close and open it, empty it. In: `POST /api/v1/hosts/<id>:<verb>` with an optional body. Out: the
+//! host as it is then. Called by the router, by gRPC and by the command line.
+
+use axum::{
+    extract::{Path, Request, State},
+    response::Response,
+};
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use shardplane_model::{
+    command::{Command, CordonHost, DrainMode},
+    state::Scope,
+    time::Millis,
+    view,
+};
+use shardplane_proto::{ids::HostId, v1};
+
+use super::{
+    super::{Api, auth, door, errors::Problem, verbs::Session},
+    operator::{Asked, answer, answered},
+};
+
+/// Longest time a cordon may be made for: 366 days, in seconds.
+pub const LONGEST_CORDON: u32 = 366 * 24 * 3600;
+
+/// `POST /api/v1/hosts/<id>:cordon`, `:uncordon` and `:drain`
+pub async fn act(State(api): State<Api>, Path(path): Path<String>, request: Request) -> Response {
+    let token = auth::bearer(request.headers()).map(str::to_owned);
+    let body = door::body(request).await;
+    answered("HostView", run(&api, token.as_deref(), &path, body).await)
+}
+
+/// `GET /api/v1/hosts/<id>/drain`
+pub async fn drain(State(api): State<Api>, Path(id): Path<String>, request: Request) -> Response {
+    answer(&api, Asked::of(&request), "DrainView", |session, _| {
+        let host = session.host_view(&id)?;
+        host.drain.ok_or_else(|| {
+            Problem::not_found(format!(
+                "host {} is not drained; POST /api/v1/hosts/{id}:drain begins it",
+                host.name
+            ))
+        })
+    })
+    .await
+}
+
+async fn run(
+    api: &Api,
+    token: Option<&str>,
+    path: &str,
+    body: Result<Bytes, Problem>,
+) -> Result<v1::HostView, Problem> {
+    let session = api.enter(token, &[Scope::Operator]).await?;
+    let id = |id: &str| id.to_owned();
+    match path.rsplit_once(':') {
+        Some((host, "cordon")) => {
+            session.cordon(v1::CordonHostRequest { id: id(host), ..read(&body?)? }).await
+        }
+        Some((host, "uncordon")) => session.uncordon(host).await,
+        Some((host, "drain")) => session.drain(v1::DrainHostRequest { id: id(host), ..read(&body?)? }).await,
+        Some((_, other)) => Err(Problem::not_found(format!(
+            "a host has no verb {other:?}: there are cordon, uncordon and drain"
+        ))),
+        None => Err(Problem::bad_data(format!(
+            "POST is not possible at a host: /api/v1/hosts/{path}:cordon, :uncordon and :drain are there"
+        ))),
+    }
+}
+
+/// The body, which may be absent.
+fn read<T: DeserializeOwned + Default>(body: &Bytes) -> Result<T, Problem> {
+    if body.is_empty() {
+        return Ok(T::default());
+    }
+    serde_json::from_slice(body).map_err(|cause| {
+        Problem::bad_data(format!(
+            "the body is {{\"reason\": \"…\", \"forSeconds\": …}} for cordon, {{\"reason\": \"…\", \"force\": …}} for drain: {cause}"
+        ))
+    })
+}
+
+impl Session {
+    /// Closes a host for new instances.
+    ///
+    /// # Errors
+    /// `NotFound`; `BadData` for a reason or a time that is too long; `Unavailable`.
+    pub async fn cordon(mut self, asked: v1::CordonHostRequest) -> Result<v1::HostView, Problem> {
+        let host = self.host(&asked.id)?;
+        if asked.for_seconds > LONGEST_CORDON {
+            return Err(Problem::bad_data(format!(
+                "forSeconds: is {}; allowed is up to {LONGEST_CORDON}, or 0 until it is lifted",
+                asked.for_seconds
+            )));
+        }
+        let span = Some(Millis::seconds(asked.for_seconds.into())).filter(|span| *span > Millis(0));
+        let until = span.map(|span| self.now().plus(span));
+        let by = self.caller.user.clone();
+        let command = CordonHost { host, by, reason: asked.reason, until, drain: None };
+        self.api.propose(Command::Cordon(command)).await?;
+        self.refresh().await?;
+        self.host_view(&asked.id)
+    }
+
+    /// Opens a host again.
+    ///
+    /// # Errors
+    /// `NotFound`; `Unavailable`.
+    pub async fn uncordon(mut self, id: &str) -> Result<v1::HostView, Problem> {
+        let host = self.host(id)?;
+        self.api.propose(Command::Uncordon { host, by: self.caller.user.clone() }).await?;
+        self.refresh().await?;
+        self.host_view(id)
+    }
+
+    /// Closes a host and moves everything away that can be moved.
+    ///
+    /// # Errors
+    /// `NotFound`; `BadData` for a reason that is too long; `Unavailable`.
+    pub async fn drain(mut self, asked: v1::DrainHostRequest) -> Result<v1::HostView, Problem> {
+        let host = self.host(&asked.id)?;
+        let drain = Some(if asked.force { DrainMode::Force } else { DrainMode::KeepSpread });
+        let by = self.caller.user.clone();
+        let command = CordonHost { host, by, reason: asked.reason, until: None, drain };
+        self.api.propose(Command::Cordon(command)).await?;
+        self.refresh().await?;
+        self.host_view(&asked.id)
+    }
+
+    fn host(&self, id: &str) -> Result<HostId, Problem> {
+        let missing = || Problem::not_found(format!("there is no host with the id {id:?}"));
+        let parsed: HostId = id.parse().map_err(|_| missing())?;
+        self.state.hosts.get(&parsed).map(|host| host.id).ok_or_else(missing)
+    }
+
+    /// One host.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn host_view(&self, id: &str) -> Result<v1::HostView, Problem> {
+        let host = self.host(id)?;
+        let mut found = view::hosts(&self.state, &self.observed, self.now(), &host.to_string()).items;
+        found.pop().ok_or_else(|| Problem::not_found(format!("there is no host with the id {id:?}")))
+    }
+}

@@ -1,0 +1,92 @@
+//! Work on hosts and fewer replicas, under a client that writes: nothing that it was promised is lost.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use shardplane_e2e::{Cluster, Instance, Shape, lib_dir, measured, on_stage, process};
+use shardplane_harness::{Api, WorldOptions, wait_until};
+
+use crate::{
+    REPAIR, SOON,
+    story::{nothing_lost, writer},
+};
+
+/// The id of a host by its index.
+fn host_id(api: &Api, index: u32) -> Result<String> {
+    let hosts = api.items("hosts", "")?;
+    let is = |host: &&Value| {
+        host["name"].as_str().and_then(shardplane_harness::World::host_index) == Some(index)
+    };
+    let host = hosts.iter().find(is).with_context(|| format!("no host {index} in {hosts:?}"))?;
+    Ok(host["id"].as_str().context("a host without an id")?.to_owned())
+}
+
+fn act(api: &Api, host: &str, verb: &str, body: &Value) -> Result<Value> {
+    let reply = api.post(&format!("/api/v1/hosts/{host}:{verb}"), body)?;
+    ensure!(reply.status == 200, "{verb} of host {host}: {} {}", reply.status, reply.body);
+    Ok(reply.body)
+}
+
+#[test]
+fn omi_7_a_host_is_emptied_under_a_writer_and_used_again() {
+    on_stage(WorldOptions::named("drain"), |world| {
+        let (cluster, _) = Cluster::create(world, &Shape::of(3, 1))?;
+        cluster.wait_agreed(SOON)?;
+        let (primary, _) = cluster.pair(0)?;
+        let there: Vec<Instance> =
+            cluster.instances()?.into_iter().filter(|i| i.host == primary.host).collect();
+        let writer = writer(&cluster, "drain", &[primary.host])?;
+        writer.progresses(100, SOON)?;
+        let host = host_id(&cluster.api, primary.host)?;
+        act(&cluster.api, &host, "drain", &json!({"reason": "new disks"}))?;
+        let drained = || {
+            let reply = cluster.api.get(&format!("/api/v1/hosts/{host}/drain"));
+            let reply = reply.map_err(|error| format!("{error:#}"))?;
+            if reply.body["phase"] == "drained" { Ok(()) } else { Err(reply.body.to_string()) }
+        };
+        let ((), took) = wait_until("the host being drained", 2 * REPAIR, drained)?;
+        measured(format!("drain of a host with {} instances", there.len()), took);
+        let volumes = lib_dir(world).join(format!("h{}/volumes", primary.host));
+        for old in &there {
+            ensure!(process::inits_of(&old.id)?.is_empty(), "{} still runs", old.id);
+            ensure!(!volumes.join(&old.id).exists(), "the volume of {} is still there", old.id);
+        }
+        cluster.wait_whole(SOON)?;
+        cluster.wait_agreed(SOON)?;
+        let status = cluster.status()?;
+        ensure!(status["antiAffinityOk"] == true && status["primarySpreadOk"] == true, "{status}");
+        ensure!(cluster.instances()?.iter().all(|i| i.host != primary.host), "something came back");
+        let host = act(&cluster.api, &host, "uncordon", &json!({}))?;
+        ensure!(host["cordon"].is_null() && host["drain"].is_null(), "{host}");
+        nothing_lost(&cluster, writer)
+    });
+}
+
+#[test]
+fn replicas_are_taken_away_one_at_a_time_under_a_writer() {
+    let options = WorldOptions { hosts: 3, coordinators: 1, ..WorldOptions::named("shrink") };
+    on_stage(options, |world| {
+        let (mut cluster, _) = Cluster::create(world, &Shape::of(1, 2))?;
+        cluster.wait_agreed(SOON)?;
+        let all = cluster.instances()?;
+        let (primary, _) = cluster.pair(0)?;
+        let others: Vec<u32> = all.iter().map(|i| i.host).filter(|host| *host != primary.host).collect();
+        let writer = writer(&cluster, "shrink", &others)?;
+        writer.progresses(100, SOON)?;
+        for replicas in [1, 0] {
+            cluster.manifest["spec"]["replicasPerShard"] = replicas.into();
+            let took = cluster.api.apply("valkey", &cluster.manifest, SOON)?;
+            measured(format!("replicas {} to {replicas}", replicas + 1), took);
+            let kept = cluster.all_instances()?;
+            ensure!(kept.len() == replicas + 1, "the change is done and {kept:?} are there");
+            cluster.wait_whole(Duration::from_secs(10))?;
+            cluster.wait_agreed(SOON)?;
+        }
+        ensure!(cluster.instances()?.iter().all(|i| i.id == primary.id), "the primary went");
+        for gone in all.iter().filter(|i| i.id != primary.id) {
+            ensure!(process::inits_of(&gone.id)?.is_empty(), "{} still runs", gone.id);
+        }
+        nothing_lost(&cluster, writer)
+    });
+}
