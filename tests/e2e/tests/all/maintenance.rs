@@ -15,9 +15,8 @@ use crate::{
 /// The id of a host by its index.
 fn host_id(api: &Api, index: u32) -> Result<String> {
     let hosts = api.items("hosts", "")?;
-    let is = |host: &&Value| {
-        host["name"].as_str().and_then(shardplane_harness::World::host_index) == Some(index)
-    };
+    let is =
+        |host: &&Value| host["name"].as_str().and_then(shardplane_harness::World::host_index) == Some(index);
     let host = hosts.iter().find(is).with_context(|| format!("no host {index} in {hosts:?}"))?;
     Ok(host["id"].as_str().context("a host without an id")?.to_owned())
 }
