@@ -63,6 +63,12 @@ impl<'a> Draft<'a> {
         draft
     }
 
+    /// The same, as if nothing could be placed on this host.
+    pub fn without(mut self, host: HostId) -> Self {
+        self.open.retain(|open| *open != host);
+        self
+    }
+
     /// A host by id.
     pub fn host(&self, id: HostId) -> Option<&'a Host> {
         self.state.hosts.get(&id)

@@ -55,7 +55,7 @@ fn drain_of<'v>(member: &Member<'v>) -> Option<&'v Drain> {
 }
 
 /// The first step that gets an instance off its host.
-enum Way {
+pub(super) enum Way {
     /// A new member is made.
     Move(Vec<Reservation>),
     /// This replica of its shard becomes primary first: where the new member fits, a primary would not.
@@ -77,7 +77,10 @@ pub(super) fn plan(turn: &mut Turn<'_, '_, '_>) -> bool {
     }
     for (member, force) in leaving {
         let host = member.host.map(|host| host.facts.name.as_str()).unwrap_or_default();
-        match way(turn.state, view, turn.draft, member, force, turn.ids) {
+        let id = member.instance.id;
+        let primary = view.roles().contains(&(id, Role::Primary));
+        let seats = seats(view, &[id]);
+        match way(turn.state, view, turn.draft, seats, (member, primary), force, turn.ids) {
             Ok(Way::Move(reservations)) => {
                 let cause = format!("host {host} is drained: replaces instance {}", member.instance.id);
                 let operation = turn.operation(OperationKind::Move, cause);
@@ -95,12 +98,14 @@ pub(super) fn plan(turn: &mut Turn<'_, '_, '_>) -> bool {
     false
 }
 
-/// How one that leaves can do so, or why it cannot.
-fn way(
+/// How a member that leaves can do so, or why it cannot. `seats` are those of the others: it does not stand in the way of its own
+/// heir.
+pub(super) fn way(
     state: &State,
     view: &ClusterView<'_>,
     draft: &mut Draft<'_>,
-    member: &Member<'_>,
+    mut seats: Vec<Seat>,
+    (member, primary): (&Member<'_>, bool),
     force: bool,
     ids: NewIds<'_>,
 ) -> Result<Way, String> {
@@ -113,10 +118,7 @@ fn way(
                 .to_owned(),
         );
     }
-    let primary = view.roles().contains(&(id, Role::Primary));
     let vacancy = Vacancy { group, primary, replaces: Some(id), not_on: Vec::new() };
-    // The member that goes does not stand in the way of its heir.
-    let mut seats = seats(view, &[id]);
     let shape = place::shape(state, view).ok_or("its offers are no longer in the catalogue")?;
     if let Some(best) = choose(view, draft, &seats, &vacancy, &shape).filter(|_| !force) {
         let host = draft.host(best.host).map(|host| host.facts.name.as_str()).unwrap_or_default();
@@ -232,7 +234,9 @@ fn stands(
         number += 1;
         number
     };
-    match way(state, view, draft, member, force, &mut ids) {
+    let primary = view.roles().contains(&(instance.id, Role::Primary));
+    let others = seats(view, &[instance.id]);
+    match way(state, view, draft, others, (member, primary), force, &mut ids) {
         Ok(_) => (LeftPhase::Waiting, "its turn comes next".to_owned()),
         Err(why) => (LeftPhase::Blocked, why),
     }

@@ -6,6 +6,7 @@ mod cluster;
 mod draft;
 mod drain;
 mod explain;
+mod foresee;
 mod liveness;
 mod place;
 mod rebalance;
@@ -20,6 +21,7 @@ use shardplane_proto::ids::{ClusterId, HostId, ResourceId};
 
 pub use drain::{Left, LeftPhase, left};
 pub use explain::explain;
+pub use foresee::{Foreseen, Outlook, Question, foresee};
 
 use crate::{
     command::{Command, Decision},

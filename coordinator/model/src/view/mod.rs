@@ -1,9 +1,11 @@
 //! What users and operators see. In: the state and what is observed. Out: the messages of the API. Called by the API alone; it
 //! computes, it decides nothing.
 
+mod foreseen;
 mod operator;
 pub mod spread;
 
+pub use foreseen::host_plan;
 pub use operator::{events, hosts, instances, operation, operations};
 use shardplane_proto::{ids::ClusterId, v1};
 

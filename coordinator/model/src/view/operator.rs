@@ -23,7 +23,7 @@ fn capacity(footprint: Footprint) -> v1::Capacity {
     v1::Capacity { vcpu_percent, memory_mib, disk_gib, iops }
 }
 
-fn host_name(state: &State, host: HostId) -> String {
+pub(super) fn host_name(state: &State, host: HostId) -> String {
     state.hosts.get(&host).map_or_else(|| host.to_string(), |host| host.facts.name.clone())
 }
 

@@ -2,7 +2,7 @@
 
 use shardplane_model::{
     command::DrainMode,
-    plan::LeftPhase,
+    plan::{LeftPhase, Question, foresee},
     refusal::RefusalCode,
     resource::Outcome,
     state::{OperationKind, OperationState},
@@ -293,4 +293,38 @@ fn fewer_replicas_while_a_host_is_lost_takes_the_lost_one_and_builds_none() {
     assert_eq!(on(&world, 0) + on(&world, 1), 6);
     let placed = world.leader.state.events.values().filter(|event| event.reason == "Placed").count();
     assert_eq!(placed, 9, "nothing was made for the lost ones");
+}
+
+#[test]
+fn what_a_drain_and_a_loss_lead_to_is_foreseen_and_nothing_changes() {
+    let mut world = ready(4, 8);
+    let id = world.create(0, 3, 1);
+    let pinned = world.create(1000, 1, 0);
+    world.settles(60);
+    let victim = world.seats(id)[0][0];
+    let asks = |w: &World, host: usize, question| {
+        let leader = &w.leader;
+        let (host, now) = (w.hosts[host].id, shardplane_model::time::Timestamp(w.now));
+        foresee(&leader.state, &leader.observed, now, host, question)
+    };
+    let before = world.leader.state.clone();
+    for question in [Question::Drain { force: false }, Question::Loss] {
+        let (moves, clusters) = asks(&world, victim, question);
+        let own: Vec<_> = moves.iter().filter(|m| m.cluster == id.into()).collect();
+        assert!(!own.is_empty() && own.iter().all(|m| m.to.is_ok()), "{question:?}: {moves:#?}");
+        assert!(own.iter().all(|m| m.to != Ok(world.hosts[victim].id)));
+        let outlook = clusters.iter().find(|c| c.cluster == id.into()).unwrap();
+        assert!(outlook.anti_affinity_ok && outlook.primary_spread_ok, "{question:?}: {moves:#?}");
+        let (moves, clusters) = asks(&world, world.seats(pinned)[0][0], question);
+        let single = moves.iter().find(|m| m.cluster == pinned.into()).unwrap();
+        assert!(single.to.as_ref().is_err_and(|why| why.contains("no other copy")), "{moves:#?}");
+        let kept = clusters.iter().find(|c| c.cluster == pinned.into()).unwrap().anti_affinity_ok;
+        assert_eq!(kept, question != Question::Loss, "a shard that is lost has no primary");
+    }
+    assert!(before == world.leader.state);
+    // What was foreseen comes about.
+    let (moves, _) = asks(&world, victim, Question::Drain { force: false });
+    world.drain(victim, DrainMode::KeepSpread);
+    let blocked = moves.iter().filter(|m| m.to.is_err()).count();
+    world.until(300, "as far as foreseen", |w| on(w, victim) == blocked);
 }

@@ -23,6 +23,8 @@ pub enum Verb {
     Uncordon,
     /// `drain`
     Drain,
+    /// `plan`
+    Plan,
     /// `api-resources`
     ApiResources,
     /// `login`
@@ -89,6 +91,7 @@ fn verb(word: &str) -> Option<Verb> {
         "cordon" => Verb::Cordon,
         "uncordon" => Verb::Uncordon,
         "drain" => Verb::Drain,
+        "plan" => Verb::Plan,
         "api-resources" => Verb::ApiResources,
         "login" => Verb::Login,
         "logout" => Verb::Logout,

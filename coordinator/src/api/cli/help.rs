@@ -11,6 +11,7 @@ Read
   kc api-resources                    the types and their short names
   kc get host|instance|operation|event|catalogue|token [name]     for operators
   kc explain placement <cluster>      why each instance is where it is
+  kc plan drain|loss <host>           where its instances would go, and what would be wrong then
 
 Change
   kc apply -f <file|->                create or update what a manifest describes

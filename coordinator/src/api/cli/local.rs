@@ -31,6 +31,7 @@ pub fn answer(args: &Args) -> Result<Option<Answer>, Failure> {
         | Verb::Cordon
         | Verb::Uncordon
         | Verb::Drain
+        | Verb::Plan
         | Verb::Login => None,
     })
 }

@@ -120,6 +120,7 @@ pub fn again(session: &Session, retry: &Retry, args: &Args) -> Result<Answer, Fa
         | Verb::Cordon
         | Verb::Uncordon
         | Verb::Drain
+        | Verb::Plan
         | Verb::ApiResources
         | Verb::Login
         | Verb::Logout

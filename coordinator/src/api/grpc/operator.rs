@@ -75,6 +75,11 @@ impl v1::operator_server::Operator for Operator {
         Ok(Response::new(session.drain(request.into_inner()).await?))
     }
 
+    async fn plan_host(&self, request: Request<v1::PlanHostRequest>) -> Answer<v1::HostPlan> {
+        let session = enter(&self.0, request.metadata(), &[Scope::Operator]).await?;
+        Ok(Response::new(session.plan_host(request.get_ref())?))
+    }
+
     async fn list_tokens(&self, request: Request<v1::OperatorListRequest>) -> Answer<v1::TokenList> {
         self.list(request, &[Scope::Operator], |s, filter| rest::tokens_of(&s.state, filter)).await
     }

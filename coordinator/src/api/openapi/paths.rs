@@ -74,9 +74,15 @@ fn operator(paths: &mut Vec<(String, Node)>) {
         let get = operation(id, summary, schema).parameters(vec![filter()]);
         paths.push((format!("/api/v1/{path}"), Node::object([("get", get.0)])));
     }
+    let one = operation("getHost", "One host", "HostView").parameters(vec![parameter(
+        "path",
+        "id",
+        "string",
+        "ULID of the host.",
+    )]);
     let forget = operation("forgetHost", "Say that a lost host never returns", "ForgetHostResponse")
         .parameters(vec![parameter("path", "id", "string", "ULID of the host; it must be lost.")]);
-    paths.push(("/api/v1/hosts/{id}".to_owned(), Node::object([("delete", forget.0)])));
+    paths.push(("/api/v1/hosts/{id}".to_owned(), Node::object([("get", one.0), ("delete", forget.0)])));
     hosts(paths);
     let one = operation("getOperation", "One operation with its steps", "OperationView")
         .parameters(vec![parameter("path", "id", "string", "ULID of the operation.")]);
@@ -133,6 +139,13 @@ fn hosts(paths: &mut Vec<(String, Node)>) {
         let post = operation.parameters(vec![id()]);
         paths.push((format!("/api/v1/hosts/{{id}}:{verb}"), Node::object([("post", post.0)])));
     }
+    let plan = operation("planHost", "What a drain or the loss of a host would lead to", "HostPlan")
+        .parameters(vec![
+            id(),
+            parameter("query", "what", "string", "drain or loss."),
+            parameter("query", "force", "string", "true: as a drain with force."),
+        ]);
+    paths.push(("/api/v1/hosts/{id}:plan".to_owned(), Node::object([("get", plan.0)])));
     let drain =
         operation("getDrain", "How far a drain is, and what cannot move", "DrainView").parameters(vec![id()]);
     paths.push(("/api/v1/hosts/{id}/drain".to_owned(), Node::object([("get", drain.0)])));

@@ -14,7 +14,7 @@ use super::{
 };
 
 /// Messages that routes of the operator's answer or take.
-pub const OPERATOR: [&str; 16] = [
+pub const OPERATOR: [&str; 17] = [
     "HostList",
     "InstanceList",
     "OperationList",
@@ -29,6 +29,7 @@ pub const OPERATOR: [&str; 16] = [
     "RevokeTokenResponse",
     "HostView",
     "DrainView",
+    "HostPlan",
     "CordonHostRequest",
     "DrainHostRequest",
 ];

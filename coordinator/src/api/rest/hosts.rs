@@ -9,6 +9,7 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use shardplane_model::{
     command::{Command, CordonHost, DrainMode},
+    plan::Question,
     state::Scope,
     time::Millis,
     view,
@@ -42,6 +43,24 @@ pub async fn drain(State(api): State<Api>, Path(id): Path<String>, request: Requ
         })
     })
     .await
+}
+
+/// `GET /api/v1/hosts/<id>` and `GET /api/v1/hosts/<id>:plan?what=drain|loss`
+pub async fn read_or_plan(State(api): State<Api>, Path(path): Path<String>, request: Request) -> Response {
+    let query = request.uri().query().unwrap_or_default();
+    let value = |wanted: &str| {
+        let mut pairs = form_urlencoded::parse(query.as_bytes());
+        pairs.find(|(name, _)| name == wanted).map(|(_, value)| value.into_owned()).unwrap_or_default()
+    };
+    let (what, force) = (value("what"), value("force") == "true");
+    let asked = Asked::of(&request);
+    match path.rsplit_once(':') {
+        Some((id, "plan")) => {
+            let asks = v1::PlanHostRequest { id: id.to_owned(), what, force };
+            answer(&api, asked, "HostPlan", |session, _| session.plan_host(&asks)).await
+        }
+        Some(_) | None => answer(&api, asked, "HostView", |session, _| session.host_view(&path)).await,
+    }
 }
 
 async fn run(
@@ -124,6 +143,22 @@ impl Session {
         self.api.propose(Command::Cordon(command)).await?;
         self.refresh().await?;
         self.host_view(&asked.id)
+    }
+
+    /// What a drain or the loss of a host would lead to.
+    ///
+    /// # Errors
+    /// `NotFound`; `BadData` for another question.
+    pub fn plan_host(&self, asked: &v1::PlanHostRequest) -> Result<v1::HostPlan, Problem> {
+        let host = self.host(&asked.id)?;
+        let question = match asked.what.as_str() {
+            "drain" => Question::Drain { force: asked.force },
+            "loss" => Question::Loss,
+            other => {
+                return Err(Problem::bad_data(format!("what: is {other:?}; allowed is drain or loss")));
+            }
+        };
+        Ok(view::host_plan(&self.state, &self.observed, self.now(), host, question))
     }
 
     fn host(&self, id: &str) -> Result<HostId, Problem> {

@@ -40,7 +40,7 @@ pub fn led(api: &Api) -> Router {
         .route("/api/v1/operations/{id}", get(operator::operation))
         .route("/api/v1/events", get(operator::events))
         .route("/api/v1/catalogue", get(operator::catalogue))
-        .route("/api/v1/hosts/{id}", delete(operator::forget_host).post(hosts::act))
+        .route("/api/v1/hosts/{id}", delete(operator::forget_host).post(hosts::act).get(hosts::read_or_plan))
         .route("/api/v1/hosts/{id}/drain", get(hosts::drain))
         .route("/api/v1/tokens", get(tokens::list).post(tokens::create))
         .route("/api/v1/tokens/{id}", delete(tokens::revoke))

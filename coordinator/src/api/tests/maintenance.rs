@@ -44,6 +44,12 @@ async fn a_host_is_closed_opened_and_emptied_by_rest() {
     );
     let (status, answer) = asking.as_admin("GET", &format!("/api/v1/hosts/{id}/drain"), "").await;
     assert_eq!((status, answer.get("left")), (StatusCode::OK, Some(&Node::Integer(0))), "{answer:?}");
+    let of = async |path: String| asking.as_admin("GET", &path, "").await;
+    let (status, plan) = of(format!("{}?what=loss", at("plan"))).await;
+    assert_eq!((status, text(&plan, &["what"]), text(&plan, &["host"])), (StatusCode::OK, "loss", "h1"));
+    let (status, answer) = of(at("plan")).await;
+    assert_eq!((status.as_u16(), text(&answer, &["errorCode"])), (400, "BadData"));
+    assert_eq!(text(&of(format!("/api/v1/hosts/{id}")).await.1, &["name"]), "h1");
     let (_, answer) = asking.as_admin("POST", &at("uncordon"), "").await;
     assert!(text(&answer, &["cordon", "by"]).is_empty() && text(&answer, &["drain", "phase"]).is_empty());
     let (_, events) = asking.as_admin("GET", "/api/v1/events?filter=host/", "").await;
@@ -61,6 +67,8 @@ async fn kc_closes_empties_and_opens_hosts_by_name() {
         ("cordon nope", "there is no host \"nope\""),
         ("cordon h1 --force", "--force is not a flag"),
         ("drain h1 --for 2h", "--for is not a flag"),
+        ("plan h1", "kc plan drain"),
+        ("plan lunch h1", "allowed is drain or loss"),
     ] {
         let answer = asking.kc(words, None).await;
         assert_eq!(answer.get("rc"), Some(&Node::Integer(1)), "{words}");
@@ -77,6 +85,7 @@ async fn kc_closes_empties_and_opens_hosts_by_name() {
     assert_eq!(said("cordon h1").await, "host/h1 cordoned until kc uncordon h1\n");
     assert!(said("drain h1").await.contains("nothing is left there"));
     assert!(said("get host").await.contains("Silent,Draining"));
+    assert!(said("plan drain h1").await.contains("ANTI-AFFINITY"));
     assert_eq!(said("uncordon h1").await, "host/h1 uncordoned\n");
     assert!(!said("get host").await.contains("Silent,"));
 }
@@ -92,6 +101,9 @@ async fn the_same_by_grpc() {
     let drain = v1::DrainHostRequest { id: id.clone(), force: true, ..Default::default() };
     let host = operator.drain_host(signed(&asking.token, drain)).await.unwrap().into_inner();
     assert!(host.drain.unwrap().force);
+    let asks = v1::PlanHostRequest { id: id.clone(), what: "drain".to_owned(), force: false };
+    let plan = operator.plan_host(signed(&asking.token, asks)).await.unwrap().into_inner();
+    assert_eq!((plan.host.as_str(), plan.moves.len()), ("h1", 0));
     let open = v1::UncordonHostRequest { id: id.clone() };
     let host = operator.uncordon_host(signed(&asking.token, open)).await.unwrap().into_inner();
     assert!(host.cordon.is_none() && host.drain.is_none());

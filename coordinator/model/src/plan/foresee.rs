@@ -1,0 +1,213 @@
+//! What a drain or the loss of a host would lead to. In: the state, what is observed, a host and a question. Out: where each of its
+//! instances would go or why not, and how well spread the clusters would be then. Placement is the planner's own, on a draft that is
+//! thrown away; nothing is decided here.
+
+use shardplane_proto::ids::{ClusterId, HostId, InstanceId};
+
+use super::{
+    NewIds, cluster_view,
+    draft::{Draft, Seat},
+    drain::{Way, way},
+    place::{self, Vacancy},
+};
+use crate::{
+    engine::{ClusterView, Role},
+    observed::Observed,
+    state::State,
+    time::Timestamp,
+    view::spread::most_primaries_on_a_host,
+};
+
+/// What is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Question {
+    /// The host is drained.
+    Drain {
+        /// As the drain's own.
+        force: bool,
+    },
+    /// The host is lost and never returns.
+    Loss,
+}
+
+/// What becomes of an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Foreseen {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Its cluster.
+    pub cluster: ClusterId,
+    /// Where it, or what replaces it, would be; the error says why nowhere.
+    pub to: Result<HostId, String>,
+}
+
+/// How a cluster would be afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outlook {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// Every shard has a primary, on another host than its replicas.
+    pub anti_affinity_ok: bool,
+    /// No host holds so many primaries that its loss takes the majority.
+    pub primary_spread_ok: bool,
+}
+
+/// The answer: instances in order of cluster and id, and the clusters they belong to.
+pub fn foresee(
+    state: &State,
+    observed: &Observed,
+    now: Timestamp,
+    host: HostId,
+    question: Question,
+) -> (Vec<Foreseen>, Vec<Outlook>) {
+    let mut draft = Draft::new(state, observed, now).without(host);
+    // Nothing is placed here: the ids are for nobody.
+    let mut number = 0;
+    let mut ids = || {
+        number += 1;
+        number
+    };
+    let (mut moves, mut outlooks) = (Vec::new(), Vec::new());
+    for cluster in state.clusters.keys().copied() {
+        let Some(view) = cluster_view(state, observed, cluster, now) else { continue };
+        if !view.wanted().any(|m| m.instance.host == host) {
+            continue;
+        }
+        let roles = view.roles();
+        let seat = |m: &crate::engine::Member<'_>| Seat {
+            group: m.instance.group,
+            host: m.instance.host,
+            primary: roles.contains(&(m.instance.id, Role::Primary)),
+        };
+        let mut trial = Trial {
+            state,
+            view: &view,
+            host,
+            seats: view.wanted().map(|m| (m.instance.id, seat(m))).collect(),
+        };
+        let answers = match question {
+            Question::Drain { force } => trial.drain(&mut draft, force, &mut ids),
+            Question::Loss => trial.lose(&mut draft, &mut ids),
+        };
+        moves.extend(answers.into_iter().map(|(instance, to)| Foreseen { instance, cluster, to }));
+        outlooks.push(trial.outlook(cluster));
+    }
+    (moves, outlooks)
+}
+
+type Answers = Vec<(InstanceId, Result<HostId, String>)>;
+
+/// One cluster as it would be.
+struct Trial<'v> {
+    state: &'v State,
+    view: &'v ClusterView<'v>,
+    host: HostId,
+    seats: Vec<(InstanceId, Seat)>,
+}
+
+impl Trial<'_> {
+    fn on_host(&self) -> Vec<(InstanceId, Seat)> {
+        self.seats.iter().filter(|(_, seat)| seat.host == self.host).copied().collect()
+    }
+
+    fn without(&self, id: InstanceId) -> Vec<Seat> {
+        self.seats.iter().filter(|(other, _)| *other != id).map(|(_, seat)| *seat).collect()
+    }
+
+    fn set(&mut self, id: InstanceId, change: impl Fn(&mut Seat)) {
+        self.seats.iter_mut().filter(|(other, _)| *other == id).for_each(|(_, seat)| change(seat));
+    }
+
+    fn drain(&mut self, draft: &mut Draft<'_>, force: bool, ids: NewIds<'_>) -> Answers {
+        let mut answers = Vec::new();
+        for (id, _) in self.on_host() {
+            let Some(member) = self.view.wanted().find(|m| m.instance.id == id) else { continue };
+            // Twice: a primary that has to yield first moves as a replica then.
+            let mut to = Err("it has to yield to a replica first, and then there is no place".to_owned());
+            for _ in 0..2 {
+                let primary = self.seats.iter().any(|(other, seat)| *other == id && seat.primary);
+                match way(self.state, self.view, draft, self.without(id), (member, primary), force, ids) {
+                    Ok(Way::Move(reservations)) => {
+                        to = reservations.first().map(|r| r.instance.host).ok_or_else(String::new);
+                        break;
+                    }
+                    Ok(Way::SwitchOver(heir)) => {
+                        self.set(id, |seat| seat.primary = false);
+                        self.set(heir, |seat| seat.primary = true);
+                    }
+                    Err(why) => {
+                        to = Err(why);
+                        break;
+                    }
+                }
+            }
+            if let Ok(to) = to {
+                self.set(id, |seat| seat.host = to);
+            }
+            answers.push((id, to));
+        }
+        answers
+    }
+
+    fn lose(&mut self, draft: &mut Draft<'_>, ids: NewIds<'_>) -> Answers {
+        let gone = self.on_host();
+        let groups = self.view.groups.len();
+        let primaries = gone.iter().filter(|(_, seat)| seat.primary).count();
+        let votes = groups >= 3 && primaries <= most_primaries_on_a_host(groups);
+        self.seats.retain(|(_, seat)| seat.host != self.host);
+        let mut down = Vec::new();
+        for (id, seat) in gone.iter().filter(|(_, seat)| seat.primary) {
+            let heir =
+                self.seats.iter().find(|(other, s)| s.group == seat.group && self.view.in_sync(*other));
+            match heir.map(|(heir, _)| *heir) {
+                None => down.push((*id, "its shard has no other copy: it is down until the host is back")),
+                Some(_) if !votes => {
+                    down.push((
+                        *id,
+                        "too few primaries are left to vote: its shard is down until the host is back",
+                    ));
+                }
+                Some(heir) => self.set(heir, |seat| seat.primary = true),
+            }
+        }
+        let mut answers = Vec::new();
+        for (id, seat) in gone {
+            let why = down.iter().find(|(other, _)| *other == id).map(|(_, why)| (*why).to_owned());
+            let group = self.view.groups.iter().find(|group| group.id == seat.group);
+            let to = match (why, group) {
+                (Some(why), _) => Err(why),
+                (None, None) => Err("its shard is no longer wanted".to_owned()),
+                (None, Some(group)) => {
+                    let vacancy =
+                        Vacancy { group: group.clone(), primary: false, replaces: None, not_on: Vec::new() };
+                    let mut seats: Vec<Seat> = self.seats.iter().map(|(_, seat)| *seat).collect();
+                    let filled = place::fill(self.state, self.view, draft, &mut seats, &[vacancy], ids);
+                    filled.and_then(|r| r.first().map(|r| r.instance.host).ok_or_else(String::new))
+                }
+            };
+            if let Ok(host) = to {
+                self.seats.push((id, Seat { group: seat.group, host, primary: false }));
+            }
+            answers.push((id, to));
+        }
+        answers
+    }
+
+    fn outlook(&self, cluster: ClusterId) -> Outlook {
+        let seats = || self.seats.iter().map(|(_, seat)| seat);
+        let apart = self.view.groups.iter().all(|group| {
+            let primary = seats().find(|seat| seat.group == group.id && seat.primary);
+            primary.is_some_and(|primary| {
+                !seats().any(|s| s.group == group.id && !s.primary && s.host == primary.host)
+            })
+        });
+        let groups = self.view.groups.len();
+        let heaviest = seats()
+            .filter(|seat| seat.primary)
+            .map(|seat| seats().filter(|other| other.primary && other.host == seat.host).count())
+            .max()
+            .unwrap_or(0);
+        let spread = groups < 3 || heaviest <= most_primaries_on_a_host(groups);
+        Outlook { cluster, anti_affinity_ok: apart, primary_spread_ok: spread }
+    }
+}
