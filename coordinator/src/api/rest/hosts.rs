@@ -27,7 +27,7 @@ pub const LONGEST_CORDON: u32 = 366 * 24 * 3600;
 /// `POST /api/v1/hosts/<id>:cordon`, `:uncordon` and `:drain`
 pub async fn act(State(api): State<Api>, Path(path): Path<String>, request: Request) -> Response {
     let token = auth::bearer(request.headers()).map(str::to_owned);
-    let body = door::body(request).await;
+    let body = door::body(&api, token.as_deref(), request).await;
     answered("HostView", run(&api, token.as_deref(), &path, body).await)
 }
 
