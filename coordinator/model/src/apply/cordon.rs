@@ -89,6 +89,9 @@ impl Step<'_> {
         else {
             return Err(Refusal::outdated(format!("host {id} has no cordon")));
         };
+        if now.since(cordon.told) < Cordon::REMINDS {
+            return Ok(Applied::Unchanged);
+        }
         cordon.told = now;
         let message = format!("host {name} is still {cordon}; kc uncordon {name} opens it again");
         self.event(Severity::Warning, "CordonStands", format!("host/{id}"), message);

@@ -11,10 +11,7 @@ use crate::{
     engine::ClusterSpec,
     refusal::Refusal,
     resource::{ChangeKind, Outcome},
-    state::{
-        Footprint, Instance, Operation, OperationKind, OperationState, Presence, Severity, State, Task,
-        TaskState,
-    },
+    state::{Footprint, Instance, OperationState, Presence, Severity, State, Task, TaskState},
 };
 
 impl Step<'_> {
@@ -89,7 +86,7 @@ impl Step<'_> {
     }
 
     /// The spec of a cluster that is not being deleted.
-    fn known(&self, cluster: ClusterId) -> Result<ClusterSpec, Refusal> {
+    pub(super) fn known(&self, cluster: ClusterId) -> Result<ClusterSpec, Refusal> {
         let resource = self.state.resources.get(&ResourceId::from(cluster));
         match resource {
             Some(resource) if !resource.deleting() => resource.cluster_spec().cloned(),
@@ -185,36 +182,6 @@ impl Step<'_> {
         Ok(())
     }
 
-    fn begin(&mut self, cluster: ClusterId, new: &NewOperation) {
-        let operation = Operation {
-            id: new.id,
-            kind: new.kind,
-            cluster,
-            cause: new.cause.clone(),
-            created: self.state.now,
-            ended: None,
-            state: OperationState::Running,
-            tasks: Vec::new(),
-        };
-        self.state.operations.insert(new.id, operation);
-        match new.kind {
-            OperationKind::Move | OperationKind::Switchover => self.note_move(cluster),
-            OperationKind::Create
-            | OperationKind::Repair
-            | OperationKind::Grow
-            | OperationKind::Shrink
-            | OperationKind::Delete => {}
-        }
-    }
-
-    /// Starts the rest between two moves of a cluster.
-    fn note_move(&mut self, cluster: ClusterId) {
-        let now = self.state.now;
-        if let Some(cluster) = self.state.clusters.get_mut(&cluster) {
-            cluster.last_move = Some(now);
-        }
-    }
-
     fn start_tasks(
         &mut self,
         cluster: ClusterId,
@@ -264,49 +231,8 @@ impl Step<'_> {
         Ok(if started { Applied::Changed } else { Applied::Unchanged })
     }
 
-    /// Each one is a replica, by the log, of a group that has more members than it shall have; the group keeps the rest.
-    fn shrink(
-        &mut self,
-        cluster: ClusterId,
-        instances: &[InstanceId],
-        operation: &NewOperation,
-    ) -> Result<Applied, Refusal> {
-        let spec = self.known(cluster)?;
-        self.not_the_last(cluster, instances)?;
-        for id in instances {
-            let refuse = |why: &str| Err(Refusal::outdated(format!("instance {id} {why}")));
-            let Some(instance) = self.state.instances.get(id).filter(|i| i.wanted() && i.cluster == cluster)
-            else {
-                return refuse("is leaving already");
-            };
-            let present =
-                self.state.hosts.get(&instance.host).is_some_and(|h| h.presence == Presence::Present);
-            if present && instance.fact.as_ref().is_some_and(|(_, fact)| fact.claims_primary()) {
-                return refuse("became a primary meanwhile");
-            }
-            let own: Vec<_> = self
-                .state
-                .instances_of(cluster)
-                .filter(|i| i.wanted() && i.group == instance.group)
-                .collect();
-            let leaving = own.iter().filter(|i| instances.contains(&i.id)).count();
-            let room = spec.groups().into_iter().find(|group| group.id == instance.group);
-            let room = room.map_or(0, |group| usize::try_from(group.members).unwrap_or(usize::MAX));
-            if own.iter().any(|i| i.replaces.is_some()) || own.len() - leaving < room {
-                return refuse("is wanted: its shard has no member too many");
-            }
-        }
-        self.begin(cluster, operation);
-        self.retire(cluster, instances, "the cluster shall have fewer replicas");
-        for id in instances {
-            let message = format!("instance {id} is let go: {}", operation.cause);
-            self.event(Severity::Normal, "Removed", format!("cluster/{cluster}"), message);
-        }
-        Ok(Applied::Changed)
-    }
-
     /// A group keeps at least one member that is wanted, on a present host, and, once the cluster has served, known to the log.
-    fn not_the_last(&self, cluster: ClusterId, leaving: &[InstanceId]) -> Result<(), Refusal> {
+    pub(super) fn not_the_last(&self, cluster: ClusterId, leaving: &[InstanceId]) -> Result<(), Refusal> {
         let formed = self.state.clusters.get(&cluster).is_some_and(|cluster| cluster.formed);
         let present =
             |host| self.state.hosts.get(host).is_some_and(|host| host.presence == Presence::Present);
@@ -419,31 +345,6 @@ impl Step<'_> {
             "nothing of the cluster is left on any present host".to_owned(),
         );
         Ok(Applied::Changed)
-    }
-
-    /// Ends what still runs for a cluster.
-    pub(super) fn end_operations(&mut self, cluster: ClusterId, error: Option<&str>) {
-        let tasks: Vec<_> = self.state.running_tasks(cluster).map(|task| task.id).collect();
-        tasks.into_iter().for_each(|task| {
-            self.end_task(task, TaskState::Superseded);
-        });
-        let now = self.state.now;
-        let running: Vec<_> = self
-            .state
-            .operations
-            .values()
-            .filter(|o| o.cluster == cluster && o.state == OperationState::Running)
-            .map(|o| o.id)
-            .collect();
-        for id in running {
-            if let Some(operation) = self.state.operations.get_mut(&id) {
-                operation.ended = Some(now);
-                operation.state = match error {
-                    None => OperationState::Succeeded,
-                    Some(error) => OperationState::Failed { error: error.to_owned() },
-                };
-            }
-        }
     }
 }
 

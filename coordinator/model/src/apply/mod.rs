@@ -4,7 +4,9 @@
 mod cordon;
 mod decide;
 mod notice;
+mod operations;
 mod prune;
+mod shrink;
 mod tokens;
 
 use std::collections::BTreeSet;
