@@ -102,7 +102,11 @@ fn observed_metrics(out: &mut Text, state: &Kept, observed: &Observed, now: Time
     out.metric("shardplane_hosts", "Hosts by state, on the leader only.", &hosts);
     for (name, help, value) in [
         ("shardplane_hosts_cordoned", "Hosts that get no new instances, on the leader only.", cordoned),
-        ("shardplane_hosts_draining", "Hosts that are drained and not empty yet, on the leader only.", draining),
+        (
+            "shardplane_hosts_draining",
+            "Hosts that are drained and not empty yet, on the leader only.",
+            draining,
+        ),
         (
             "shardplane_drain_blocked_instances",
             "Instances that a drain cannot move until something changes, on the leader only.",
