@@ -67,20 +67,32 @@ impl Turn<'_, '_, '_> {
         if formed { self.replace_some(&replaced) } else { self.replace_all(&replaced) }
     }
 
+    /// Neither made to replace another nor being replaced by one that stays.
+    fn leaves_a_seat(&self, member: &Member<'_>, leaving: &[InstanceId]) -> bool {
+        let heir = |m: &Member<'_>| m.instance.replaces == Some(member.instance.id);
+        let has_heir = self.view.wanted().any(|m| heir(m) && !leaving.contains(&m.instance.id));
+        member.instance.replaces.is_none() && !has_heir
+    }
+
     /// The seat that a replaced member leaves empty. One on its way to replace another is not missed: its place is planned anew.
-    /// One that is being replaced leaves its place to its heir.
+    /// One that is being replaced leaves its place to its heir, and one too many of its group is simply let go.
     fn vacancy_of(
         &self,
         member: &Member<'_>,
         cause: ReplaceCause,
         leaving: &[InstanceId],
     ) -> Option<Vacancy> {
-        let heir = |m: &Member<'_>| m.instance.replaces == Some(member.instance.id);
-        let has_heir = self.view.wanted().any(|m| heir(m) && !leaving.contains(&m.instance.id));
-        if member.instance.replaces.is_some() || has_heir {
+        if !self.leaves_a_seat(member, leaving) {
             return None;
         }
         let group = self.view.groups.iter().find(|g| g.id == member.instance.group)?;
+        let own = self.view.wanted().filter(|m| m.instance.group == group.id);
+        let before = own
+            .filter(|m| leaving.contains(&m.instance.id) && m.instance.id < member.instance.id)
+            .filter(|m| self.leaves_a_seat(m, leaving));
+        if before.count() < self.too_many(group) {
+            return None;
+        }
         let not_on = match cause {
             ReplaceCause::HostLost => Vec::new(),
             ReplaceCause::CannotRun => vec![member.instance.host],

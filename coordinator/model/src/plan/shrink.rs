@@ -15,13 +15,16 @@ use crate::{
 };
 
 impl Turn<'_, '_, '_> {
-    /// Groups with more members than they shall have; a member and its heir count once.
+    /// How many members a group has above what it shall have; a member and its heir count once.
+    pub(super) fn too_many(&self, group: &GroupSpec) -> usize {
+        let own = self.view.wanted().filter(|m| m.instance.group == group.id);
+        let seats = own.filter(|m| m.instance.replaces.is_none()).count();
+        seats.saturating_sub(usize::try_from(group.members).unwrap_or(usize::MAX))
+    }
+
+    /// Groups with more members than they shall have.
     pub(super) fn surplus(&self) -> impl Iterator<Item = &GroupSpec> {
-        self.view.groups.iter().filter(|group| {
-            let own = self.view.wanted().filter(|m| m.instance.group == group.id);
-            let seats = own.filter(|m| m.instance.replaces.is_none()).count();
-            seats > usize::try_from(group.members).unwrap_or(usize::MAX)
-        })
+        self.view.groups.iter().filter(|group| self.too_many(group) > 0)
     }
 
     /// Comes before lost members are replaced: one that is not wanted any more is not made anew.
