@@ -112,8 +112,9 @@ impl Step<'_> {
             return Err(refusal);
         }
         self.begin(cluster, operation);
-        if retire.iter().any(|replaced| replaced.cause == ReplaceCause::CannotRun) {
+        for replaced in retire.iter().filter(|replaced| replaced.cause == ReplaceCause::CannotRun) {
             self.note_move(cluster);
+            self.note_bad_host(cluster, replaced.instance);
         }
         self.touch_cluster(cluster);
         for Reservation { instance, .. } in reservations {

@@ -138,6 +138,7 @@ impl Step<'_> {
                     formed: false,
                     config_generation: generation,
                     last_move: None,
+                    bad_hosts: Vec::new(),
                 };
                 self.state.clusters.insert(id, cluster);
             }

@@ -1,6 +1,6 @@
 //! Operations begin and end. In: a decision that is applied. Out: what people see of it while it runs, and the rest after a move.
 
-use shardplane_proto::ids::ClusterId;
+use shardplane_proto::ids::{ClusterId, InstanceId};
 
 use super::Step;
 use crate::{
@@ -37,6 +37,15 @@ impl Step<'_> {
         let now = self.state.now;
         if let Some(cluster) = self.state.clusters.get_mut(&cluster) {
             cluster.last_move = Some(now);
+        }
+    }
+
+    /// The next members of a cluster are better not placed where this one cannot run.
+    pub(super) fn note_bad_host(&mut self, cluster: ClusterId, instance: InstanceId) {
+        let now = self.state.now;
+        let host = self.state.instances.get(&instance).map(|instance| instance.host);
+        if let (Some(host), Some(cluster)) = (host, self.state.clusters.get_mut(&cluster)) {
+            cluster.note_bad_host(host, now);
         }
     }
 

@@ -130,7 +130,8 @@ fn digest(view: &ClusterView<'_>, draft: &Draft<'_>, host: HostId, shape: &Shape
     images.iter().find(|i| i.engine == engine && i.version == shape.version).map(|i| i.digest.clone())
 }
 
-/// The best open host with room and the image.
+/// The best open host with room and the image. One that could not run a member of the cluster lately is taken only when no other will
+/// do: whatever failed there would most likely fail again.
 pub fn choose(
     view: &ClusterView<'_>,
     draft: &Draft<'_>,
@@ -144,13 +145,13 @@ pub fn choose(
         footprint: shape.footprint,
         groups: view.groups.len(),
     };
-    draft
+    let fit = draft
         .open_hosts()
         .filter(|host| !vacancy.not_on.contains(&host.id))
         .filter(|host| draft.short(host, shape.footprint).is_empty())
         .filter(|host| digest(view, draft, host.id, shape).is_some())
-        .map(|host| score(draft, seats, host, candidate))
-        .min()
+        .map(|host| (view.cluster.passes_over(host.id, view.now), score(draft, seats, host, candidate)));
+    fit.min().map(|(_, score)| score)
 }
 
 fn why_nowhere(view: &ClusterView<'_>, draft: &Draft<'_>, vacancy: &Vacancy, shape: &Shape) -> String {

@@ -9,7 +9,7 @@ use shardplane_proto::ids::{ClusterId, Generation, GroupId, HostId, InstanceId, 
 use super::Footprint;
 use crate::{
     engine::{EngineKind, Fact},
-    time::Timestamp,
+    time::{Millis, Timestamp},
 };
 
 /// What a cluster needs to remember besides its resource.
@@ -27,6 +27,29 @@ pub struct Cluster {
     pub config_generation: Generation,
     /// When the last switchover or move began; the rebalancer rests after it.
     pub last_move: Option<Timestamp>,
+    /// Hosts that could not run one of its members, and when; the newest [`Cluster::BAD_HOSTS_KEPT`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bad_hosts: Vec<(HostId, Timestamp)>,
+}
+
+impl Cluster {
+    /// More are not remembered.
+    pub const BAD_HOSTS_KEPT: usize = 8;
+    /// That long a host that could not run a member is passed over, as long as there is another.
+    pub const BAD_HOST_RESTS: Millis = Millis::seconds(3600);
+
+    /// Whether the host could not run one of its members lately.
+    pub fn passes_over(&self, host: HostId, now: Timestamp) -> bool {
+        self.bad_hosts.iter().any(|(bad, at)| *bad == host && now.since(*at) < Self::BAD_HOST_RESTS)
+    }
+
+    /// Remembers a host that could not run one of its members.
+    pub fn note_bad_host(&mut self, host: HostId, now: Timestamp) {
+        self.bad_hosts.retain(|(bad, _)| *bad != host);
+        self.bad_hosts.push((host, now));
+        let surplus = self.bad_hosts.len().saturating_sub(Self::BAD_HOSTS_KEPT);
+        self.bad_hosts.drain(..surplus);
+    }
 }
 
 /// What is wanted of an instance.

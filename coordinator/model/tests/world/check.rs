@@ -56,7 +56,9 @@ pub fn placed_well(state: &State, observed: &Observed, plan: &Plan, now: u64) {
                     && host.facts.images.iter().any(|image| image.version == version)
                     && used.plus(new.footprint).exceeds(host.facts.capacity).is_empty()
             });
-            let best = open.map(|host| beside(host.id)).min();
+            let cluster = &state.clusters[cluster];
+            let best = open.map(|host| (cluster.passes_over(host.id, Timestamp(now)), beside(host.id))).min();
+            let best = best.map(|(_, beside)| beside);
             assert!(
                 best.is_some_and(|best| beside(new.host) <= best),
                 "instance {} of shard {} is put beside {} of its own; {best:?} was possible",

@@ -4,6 +4,7 @@
 
 mod check;
 mod day_two;
+mod day_two_edges;
 mod decisions;
 mod host;
 mod leader;
