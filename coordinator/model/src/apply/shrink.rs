@@ -7,7 +7,7 @@ use super::Step;
 use crate::{
     command::{Applied, NewOperation},
     refusal::Refusal,
-    state::{Presence, Severity},
+    state::{Instance, Presence, Severity},
 };
 
 impl Step<'_> {
@@ -44,7 +44,7 @@ impl Step<'_> {
             }
         }
         self.begin(cluster, operation);
-        self.retire(cluster, instances, "the cluster shall have fewer replicas");
+        self.retire(cluster, instances, Instance::FEWER_WANTED);
         for id in instances {
             let message = format!("instance {id} is let go: {}", operation.cause);
             self.event(Severity::Normal, "Removed", format!("cluster/{cluster}"), message);

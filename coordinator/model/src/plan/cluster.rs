@@ -253,22 +253,27 @@ impl Turn<'_, '_, '_> {
         tasks::reconcile(self.state, self.view, &steps, switching, why, self.ids, self.plan);
         let busy = self.state.running_tasks(self.id).next().is_some();
         let moving = self.view.wanted().any(|m| m.instance.replaces.is_some());
-        let leaving = self.view.members.iter().any(|m| !m.instance.wanted() && !lost(m));
+        let leaving = |m: &&Member<'_>| !m.instance.wanted() && !lost(m);
+        let shrinking = self.view.members.iter().filter(leaving).any(|m| m.instance.surplus());
+        let leaving = self.view.members.iter().any(|m| leaving(&m));
         if !whole || !steps.is_empty() || busy {
             return Then::Stop;
         }
-        if leaving {
+        // A replica that nobody wants is gone when its host says so; one that was replaced may be on a host that never will.
+        if shrinking {
             self.wait_for_gone();
-            return Then::Stop;
         }
-        if self.surplus().next().is_some() {
+        if shrinking || self.surplus().next().is_some() {
             return Then::Stop;
         }
         if self.view.resource.change.outcome == Outcome::InFlight {
             self.plan.propose.push(Decision::Satisfied { cluster: self.id });
             return Then::Stop;
         }
-        if moving {
+        if leaving {
+            self.wait_for_gone();
+        }
+        if moving || leaving {
             return Then::Stop;
         }
         let running: Vec<OperationId> = self

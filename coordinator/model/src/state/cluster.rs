@@ -104,6 +104,17 @@ pub struct Instance {
 }
 
 impl Instance {
+    /// The cause of one that goes because fewer replicas are wanted; the request for fewer is carried out when it is gone.
+    pub const FEWER_WANTED: &'static str = "the cluster shall have fewer replicas";
+
+    /// Whether it goes because fewer replicas are wanted.
+    pub fn surplus(&self) -> bool {
+        match &self.intent {
+            Intent::Wanted => false,
+            Intent::Retiring { cause } => cause == Self::FEWER_WANTED,
+        }
+    }
+
     /// Whether it shall run.
     pub fn wanted(&self) -> bool {
         self.intent == Intent::Wanted
