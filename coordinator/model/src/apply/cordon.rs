@@ -27,25 +27,35 @@ impl Step<'_> {
         let host = self.known_host(asked.host)?;
         let before = host.cordon.clone();
         let standing = before.as_ref().and_then(|cordon| cordon.drain.clone());
+        if asked.drain.is_none() && asked.until.is_some() && standing.is_some() {
+            let (name, id) = (&host.facts.name, asked.host);
+            let text = format!(
+                "host {name} is drained, and stays closed until somebody opens it; uncordon first: kc uncordon {name}, or POST /api/v1/hosts/{id}:uncordon"
+            );
+            return Err(Refusal::bad_data(vec![Violation::new("forSeconds", text)]));
+        }
+        // Asking for a drain once more is how its progress is read: it takes nothing back.
         let drain = match (asked.drain, standing) {
             (None, standing) => standing,
-            // Asked again, it goes on as it is; only its mode may change.
-            (Some(mode), standing) => {
-                Some(Drain { force: mode == DrainMode::Force, done: standing.and_then(|drain| drain.done) })
+            (Some(mode), None) => Some(Drain { force: mode == DrainMode::Force, done: None }),
+            (Some(mode), Some(drain)) => {
+                Some(Drain { force: drain.force || mode == DrainMode::Force, ..drain })
             }
         };
-        // Asking for a drain once more is how its progress is read.
-        let reason = match &before {
-            Some(cordon) if asked.reason.is_empty() && asked.drain.is_some() => cordon.reason.clone(),
-            Some(_) | None => asked.reason.clone(),
+        let (reason, until) = match (&before, asked.drain) {
+            (Some(cordon), Some(_)) => {
+                let said = if asked.reason.is_empty() { &cordon.reason } else { &asked.reason };
+                (said.clone(), asked.until.or(cordon.until))
+            }
+            (Some(_) | None, _) => (asked.reason.clone(), asked.until),
         };
-        let same = before.as_ref().is_some_and(|cordon| {
-            cordon.reason == reason && cordon.until == asked.until && cordon.drain == drain
-        });
+        let same = before
+            .as_ref()
+            .is_some_and(|cordon| cordon.reason == reason && cordon.until == until && cordon.drain == drain);
         if same {
             return Ok(Applied::Unchanged);
         }
-        let cordon = Cordon { by: asked.by.clone(), at: now, reason, until: asked.until, told: now, drain };
+        let cordon = Cordon { by: asked.by.clone(), at: now, reason, until, told: now, drain };
         let (name, said) = (host.facts.name.clone(), cordon.to_string());
         host.cordon = Some(cordon);
         let (word, message) = match asked.drain {
@@ -67,16 +77,24 @@ impl Step<'_> {
         Ok(Applied::Changed)
     }
 
-    /// The time of a cordon has come.
+    /// The time of a cordon has come. A host that is drained loses only the time: it is opened by an operator.
     pub(super) fn lift_cordon(&mut self, id: HostId) -> Result<Applied, Refusal> {
         let now = self.state.now;
         let over = |host: &Host| host.cordon.as_ref().and_then(|c| c.until).is_some_and(|until| until <= now);
         let Some(host) = self.state.hosts.get_mut(&id).filter(|host| over(host)) else {
             return Err(Refusal::outdated(format!("host {id} has no cordon that is over")));
         };
+        let name = host.facts.name.clone();
+        if let Some(cordon) = host.cordon.as_mut().filter(|cordon| cordon.drain.is_some()) {
+            cordon.until = None;
+            let message = format!(
+                "host {name} is drained and stays cordoned, though its time is over; kc uncordon {name} opens it"
+            );
+            self.event(Severity::Normal, "CordonStands", format!("host/{id}"), message);
+            return Ok(Applied::Changed);
+        }
         host.cordon = None;
-        let message =
-            format!("host {} gets instances again: its cordon was made to end now", host.facts.name);
+        let message = format!("host {name} gets instances again: its cordon was made to end now");
         self.event(Severity::Normal, "HostUncordoned", format!("host/{id}"), message);
         Ok(Applied::Changed)
     }

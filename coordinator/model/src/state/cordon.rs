@@ -45,7 +45,8 @@ impl fmt::Display for Cordon {
 /// An operator's word that everything on a host moves away.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drain {
-    /// Whether a move may put members of a shard together, or most primaries of a cluster on one host.
+    /// Whether a move may put members of a shard together, or most primaries of a cluster on one host, or concern a shard's only
+    /// copy. Once given, it stays until the host is opened.
     pub force: bool,
     /// When nothing was left on the host.
     pub done: Option<Timestamp>,
