@@ -85,9 +85,9 @@ pub struct CordonHost {
 /// How far a drain may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DrainMode {
-    /// Moves that would break the spread wait.
+    /// Moves that would break the spread, or concern the only copy of a shard, wait; a drain that was forced stays so.
     KeepSpread,
-    /// Moves may break the spread.
+    /// Moves may break the spread; the only copy of a shard moves, too.
     Force,
 }
 

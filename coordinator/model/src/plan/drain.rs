@@ -8,7 +8,7 @@ use shardplane_proto::ids::{ClusterId, HostId, InstanceId};
 
 use super::{
     NewIds,
-    cluster::{Turn, seats},
+    cluster::{Turn, lost, seats},
     cluster_view,
     draft::{Draft, Seat},
     place::{self, Shape, Vacancy, choose},
@@ -112,9 +112,10 @@ pub(super) fn way(
     let id = member.instance.id;
     let group = view.groups.iter().find(|group| group.id == member.instance.group).cloned();
     let group = group.ok_or("its shard is no longer wanted")?;
-    if !view.wanted().any(|m| m.instance.group == group.id && m.instance.id != id) {
+    // With force, too, the copy is made and takes over first; but the shard hangs on this one host until then.
+    if !force && !view.wanted().any(|m| m.instance.group == group.id && m.instance.id != id) {
         return Err(
-            "its shard has no other copy, so nothing can take over from it; set replicasPerShard to 1 first"
+            "its shard has no other copy, so nothing can take over from it; set replicasPerShard to 1 first, or drain with --force: a copy is made, takes over, and then it goes"
                 .to_owned(),
         );
     }
@@ -193,6 +194,52 @@ pub fn left(state: &State, observed: &Observed, now: Timestamp, host: HostId) ->
     left
 }
 
+fn waits(observed: &Observed, view: &ClusterView<'_>) -> String {
+    observed.waiting.get(&view.resource.id.into()).map(|lines| lines.join("; ")).unwrap_or_default()
+}
+
+/// The member that is made to take this one's place.
+pub(super) fn heir_of<'v>(view: &'v ClusterView<'_>, instance: InstanceId) -> Option<&'v Member<'v>> {
+    view.wanted().find(|m| m.instance.replaces == Some(instance))
+}
+
+/// Why no move of the cluster begins now, whichever instance it is about; none when one may.
+pub(super) fn held_up(
+    state: &State,
+    observed: &Observed,
+    view: &ClusterView<'_>,
+) -> Option<(LeftPhase, String)> {
+    let waits = || waits(observed, view);
+    if !view.cluster.formed {
+        return Some((LeftPhase::Blocked, format!("its cluster is not made yet: {}", waits())));
+    }
+    if view.wanted().any(|m| m.instance.replaces.is_some()) {
+        let text = format!("another instance of its cluster is moved first: {}", waits());
+        return Some((LeftPhase::Waiting, text));
+    }
+    if view.resource.change.outcome == Outcome::InFlight {
+        return Some((LeftPhase::Blocked, format!("a change of its cluster is in flight: {}", waits())));
+    }
+    let next = view.next();
+    if !next.whole {
+        let lines = if next.waiting.is_empty() { waits() } else { next.waiting.join("; ") };
+        return Some((LeftPhase::Blocked, format!("its cluster is not whole: {lines}")));
+    }
+    if let Some(leaver) = view.members.iter().find(|m| !m.instance.wanted() && !lost(m)) {
+        let host = leaver.host.map(|host| host.facts.name.as_str()).unwrap_or_default();
+        let id = leaver.instance.id;
+        let text = format!("instance {id} of its cluster has to be gone from host {host} first");
+        let heard = observed.hears(leaver.instance.host, view.now);
+        return Some(if heard {
+            (LeftPhase::Waiting, text)
+        } else {
+            (LeftPhase::Blocked, format!("{text}, and that host is silent"))
+        });
+    }
+    let task = state.running_tasks(view.resource.id.into()).next()?;
+    Some((LeftPhase::Waiting, format!("{} on instance {} has to end first", task.name, task.instance)))
+}
+
 fn stands(
     state: &State,
     observed: &Observed,
@@ -201,29 +248,19 @@ fn stands(
     instance: &Instance,
     force: bool,
 ) -> (LeftPhase, String) {
-    let waits = || observed.waiting.get(&instance.cluster).map(|lines| lines.join("; ")).unwrap_or_default();
     if !instance.wanted() {
         return (LeftPhase::Leaving, "its host has to prove it gone".to_owned());
     }
-    if let Some(heir) = view.wanted().find(|m| m.instance.replaces == Some(instance.id)) {
+    if let Some(heir) = heir_of(view, instance.id) {
         let to = heir.host.map(|host| host.facts.name.as_str()).unwrap_or_default();
         let heir = heir.instance.id;
-        return (LeftPhase::Moving, format!("instance {heir} on host {to} takes its place: {}", waits()));
+        return (
+            LeftPhase::Moving,
+            format!("instance {heir} on host {to} takes its place: {}", waits(observed, view)),
+        );
     }
-    if !view.cluster.formed {
-        return (LeftPhase::Blocked, format!("its cluster is not made yet: {}", waits()));
-    }
-    if view.wanted().any(|m| m.instance.replaces.is_some()) {
-        let text = format!("another instance of its cluster is moved first: {}", waits());
-        return (LeftPhase::Waiting, text);
-    }
-    if view.resource.change.outcome == Outcome::InFlight {
-        return (LeftPhase::Blocked, format!("a change of its cluster is in flight: {}", waits()));
-    }
-    let next = view.next();
-    if !next.whole {
-        let lines = if next.waiting.is_empty() { waits() } else { next.waiting.join("; ") };
-        return (LeftPhase::Blocked, format!("its cluster is not whole: {lines}"));
+    if let Some(held_up) = held_up(state, observed, view) {
+        return held_up;
     }
     let Some(member) = view.wanted().find(|m| m.instance.id == instance.id) else {
         return (LeftPhase::Waiting, String::new());

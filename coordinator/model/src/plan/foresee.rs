@@ -2,12 +2,14 @@
 //! instances would go or why not, and how well spread the clusters would be then. Placement is the planner's own, on a draft that is
 //! thrown away; nothing is decided here.
 
+use std::collections::BTreeSet;
+
 use shardplane_proto::ids::{ClusterId, HostId, InstanceId};
 
 use super::{
     NewIds, cluster_view,
     draft::{Draft, Seat},
-    drain::{Way, way},
+    drain::{Way, heir_of, held_up, way},
     place::{self, Vacancy},
 };
 use crate::{
@@ -68,7 +70,9 @@ pub fn foresee(
         number
     };
     let (mut moves, mut outlooks) = (Vec::new(), Vec::new());
-    for cluster in state.clusters.keys().copied() {
+    let here = state.instances.values().filter(|instance| instance.host == host);
+    let clusters: BTreeSet<ClusterId> = here.map(|instance| instance.cluster).collect();
+    for cluster in clusters {
         let Some(view) = cluster_view(state, observed, cluster, now) else { continue };
         if !view.wanted().any(|m| m.instance.host == host) {
             continue;
@@ -81,6 +85,7 @@ pub fn foresee(
         };
         let mut trial = Trial {
             state,
+            observed,
             view: &view,
             host,
             seats: view.wanted().map(|m| (m.instance.id, seat(m))).collect(),
@@ -100,6 +105,7 @@ type Answers = Vec<(InstanceId, Result<HostId, String>)>;
 /// One cluster as it would be.
 struct Trial<'v> {
     state: &'v State,
+    observed: &'v Observed,
     view: &'v ClusterView<'v>,
     host: HostId,
     seats: Vec<(InstanceId, Seat)>,
@@ -120,8 +126,18 @@ impl Trial<'_> {
 
     fn drain(&mut self, draft: &mut Draft<'_>, force: bool, ids: NewIds<'_>) -> Answers {
         let mut answers = Vec::new();
+        let held_up = held_up(self.state, self.observed, self.view);
         for (id, _) in self.on_host() {
             let Some(member) = self.view.wanted().find(|m| m.instance.id == id) else { continue };
+            if let Some(heir) = heir_of(self.view, id) {
+                self.seats.retain(|(other, _)| *other != id);
+                answers.push((id, Ok(heir.instance.host)));
+                continue;
+            }
+            if let Some((_, why)) = &held_up {
+                answers.push((id, Err(why.clone())));
+                continue;
+            }
             // Twice: a primary that has to yield first moves as a replica then.
             let mut to = Err("it has to yield to a replica first, and then there is no place".to_owned());
             for _ in 0..2 {

@@ -99,6 +99,15 @@ pub fn plan(state: &State, observed: &Observed, now: Timestamp, ids: NewIds<'_>)
     plan
 }
 
+/// Names for people: the first eight, and how many more there are. Events and operations are kept in the log's state.
+fn listed<T: std::fmt::Display>(names: &[T]) -> String {
+    const SHOWN: usize = 8;
+    let shown: Vec<String> = names.iter().take(SHOWN).map(ToString::to_string).collect();
+    let more = names.len().saturating_sub(SHOWN);
+    let shown = shown.join(", ");
+    if more > 0 { format!("{shown} and {more} more") } else { shown }
+}
+
 /// A cluster with all that is known of it; none when there is no such cluster.
 pub fn cluster_view<'a>(
     state: &'a State,

@@ -5,6 +5,7 @@ use shardplane_proto::ids::InstanceId;
 
 use super::{
     cluster::{Then, Turn, lost},
+    listed,
     place::{self, Vacancy},
 };
 use crate::{
@@ -109,7 +110,7 @@ impl Turn<'_, '_, '_> {
             .filter_map(|(member, cause, _)| self.vacancy_of(member, *cause, &leaving))
             .collect();
         let names: Vec<&str> = replaced.iter().map(|(_, _, what)| what.as_str()).collect();
-        let cause = format!("replaces {}", names.join(", "));
+        let cause = format!("replaces {}", listed(&names));
         let mut seats = self.seats(&leaving);
         match place::fill(self.state, self.view, self.draft, &mut seats, &vacancies, self.ids) {
             Ok(reservations) => {
@@ -158,7 +159,7 @@ impl Turn<'_, '_, '_> {
         if retire.is_empty() {
             return Then::GoOn;
         }
-        let operation = self.operation(OperationKind::Repair, format!("replaces {}", names.join(", ")));
+        let operation = self.operation(OperationKind::Repair, format!("replaces {}", listed(&names)));
         self.plan.propose.push(Decision::Place { cluster: self.id, reservations, retire, operation });
         Then::Stop
     }

@@ -5,7 +5,7 @@ use shardplane_proto::ids::InstanceId;
 
 use super::{
     cluster::{Then, Turn, lost, seats},
-    place,
+    listed, place,
     score::{Candidate, score},
 };
 use crate::{
@@ -49,8 +49,7 @@ impl Turn<'_, '_, '_> {
         if instances.is_empty() {
             return Then::GoOn;
         }
-        let names: Vec<String> = instances.iter().map(InstanceId::to_string).collect();
-        let cause = format!("replicas are taken away: {}", names.join(", "));
+        let cause = format!("replicas are taken away: {}", listed(&instances));
         let operation = self.operation(OperationKind::Shrink, cause);
         self.plan.propose.push(Decision::Shrink { cluster: self.id, instances, operation });
         Then::Stop

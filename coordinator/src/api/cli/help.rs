@@ -35,7 +35,7 @@ Flags
   -q, --quiet                         ids only
   -f, --filename <file|->             the manifest; - is standard input
       --for 90s|30m|2h|1d             the cordon ends by itself after that
-      --force                         a drain may put members of a shard on one host
+      --force                         a drain may break the spread, and moves a shard's only copy, too
   -w, --wait                          wait until the change is carried out
 
 In a manifest, folderId, vpcId, vpcSubnetId, parametersSetId and hostingProviderId take names too. Without metadata.id, apply
