@@ -174,7 +174,13 @@ fn cause(world: &mut World, event: Event, known: &mut Vec<(ResourceId, usize, i3
         // A host that never had a session is not known to the log.
         Event::Cordon(host) | Event::Drain(host) | Event::Uncordon(host)
             if !world.leader.state.hosts.contains_key(&world.hosts[host % hosts].id) => {}
-        Event::Cordon(host) => world.cordon(host % hosts, Some(20)),
+        Event::Cordon(host) => {
+            // A time for a host that is drained is refused.
+            let drained = world.leader.state.hosts.get(&world.hosts[host % hosts].id);
+            if drained.is_none_or(|host| host.drain().is_none()) {
+                world.cordon(host % hosts, Some(20));
+            }
+        }
         Event::Drain(host) => {
             let mode = if host.is_multiple_of(2) { DrainMode::Force } else { DrainMode::KeepSpread };
             world.drain(host % hosts, mode);
