@@ -12,7 +12,7 @@ mod writer;
 pub use self::{
     api::{Api, Reply},
     netns::inside,
-    valkey::ValkeyClient,
+    valkey::{FindStand, Stand, ValkeyClient},
     wait::wait_until,
     world::{Cut, Member, World, WorldOptions},
     writer::{Writer, Written},

@@ -1,7 +1,7 @@
 //! A Valkey client inside a cluster's own network. In: commands for keys. Out: replies, after following redirects. Used by the
 //! writer and by tests.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use redis::{
@@ -15,25 +15,57 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Redirects of one command: a slot that moves may answer twice, a third time is a loop.
 const MOST_REDIRECTS: usize = 5;
 
+/// Where a client speaks from, and whom it may ask.
+#[derive(Debug, Clone)]
+pub struct Stand {
+    /// The network namespace of a machine of the cluster.
+    pub netns: PathBuf,
+    /// Its nodes, `host:port`.
+    pub nodes: Vec<String>,
+}
+
+/// Finds a stand. Asked again when the machine of the last one is gone: machines move.
+pub type FindStand = Arc<dyn Fn() -> Result<Stand> + Send + Sync>;
+
 /// A client.
 pub struct ValkeyClient {
-    stand: PathBuf,
+    find: FindStand,
+    stand: Stand,
     password: String,
-    nodes: Vec<String>,
     open: BTreeMap<String, Connection>,
     /// The node that answered last, tried first.
     favourite: usize,
 }
 
 impl ValkeyClient {
-    /// A client in the network namespace `stand`, of a cluster with these nodes (`host:port`).
-    pub fn new(stand: PathBuf, password: impl Into<String>, nodes: Vec<String>) -> Self {
-        Self { stand, password: password.into(), nodes, open: BTreeMap::new(), favourite: 0 }
+    /// A client that stands where `find` says.
+    ///
+    /// # Errors
+    /// When there is no place to stand.
+    pub fn new(find: FindStand, password: impl Into<String>) -> Result<Self> {
+        let stand = find()?;
+        Ok(Self { find, stand, password: password.into(), open: BTreeMap::new(), favourite: 0 })
     }
 
     /// A second client of the same kind.
     pub fn another(&self) -> Self {
-        Self::new(self.stand.clone(), self.password.clone(), self.nodes.clone())
+        Self {
+            find: Arc::clone(&self.find),
+            stand: self.stand.clone(),
+            password: self.password.clone(),
+            open: BTreeMap::new(),
+            favourite: 0,
+        }
+    }
+
+    /// Moves on when the machine it stands in is gone: connections from there lead nowhere.
+    fn keep_standing(&mut self) -> Result<()> {
+        if !self.stand.netns.exists() {
+            self.open.clear();
+            self.favourite = 0;
+            self.stand = (self.find)()?;
+        }
+        Ok(())
     }
 
     fn connect(&mut self, node: &str) -> Result<&mut Connection> {
@@ -43,7 +75,7 @@ impl ValkeyClient {
             let info = info.set_redis_settings(RedisConnectionInfo::default().set_password(&self.password));
             // Connecting is all that has to happen inside; the socket stays there.
             let connection =
-                inside(&self.stand, move || Client::open(info)?.get_connection_with_timeout(PATIENCE))?
+                inside(&self.stand.netns, move || Client::open(info)?.get_connection_with_timeout(PATIENCE))?
                     .with_context(|| format!("cannot connect to {node}"))?;
             connection.set_read_timeout(Some(PATIENCE))?;
             connection.set_write_timeout(Some(PATIENCE))?;
@@ -72,7 +104,8 @@ impl ValkeyClient {
     /// # Errors
     /// When no node does it. A command that was sent may have been done all the same.
     pub fn query<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<(T, String)> {
-        let mut node = self.nodes.get(self.favourite).cloned().context("the client knows no node")?;
+        self.keep_standing()?;
+        let mut node = self.stand.nodes.get(self.favourite).cloned().context("the client knows no node")?;
         let mut asking = false;
         for _ in 0..=MOST_REDIRECTS {
             if asking {
@@ -89,7 +122,7 @@ impl ValkeyClient {
                 Some((to, ask)) => (node, asking) = (to, ask),
                 None => {
                     // The next command begins elsewhere: this node may be dead or cut off.
-                    self.favourite = (self.favourite + 1) % self.nodes.len();
+                    self.favourite = (self.favourite + 1) % self.stand.nodes.len();
                     return Err(error);
                 }
             }

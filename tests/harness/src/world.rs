@@ -5,13 +5,14 @@ use std::{
     env, fs,
     path::{Path, PathBuf},
     process::Command,
+    sync::Arc,
     thread,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use crate::{Api, ValkeyClient};
+use crate::{Api, Stand, ValkeyClient};
 
 /// Lines of each log that a failed test shows.
 const LOG_TAIL: usize = 25;
@@ -302,7 +303,7 @@ impl World {
 
     /// The file of the network namespace of an instance's machine.
     pub fn machine_netns(&self, host: u32, instance: &str) -> PathBuf {
-        self.run_dir().join(format!("h{host}/run/netns/machine-{instance}"))
+        machine_netns(&self.run_dir(), host, instance)
     }
 
     /// A client of a cluster that speaks from inside one of its machines, on a host that is not in `avoid`, because the
@@ -311,19 +312,25 @@ impl World {
     /// # Errors
     /// When no instance runs on another host.
     pub fn valkey(&self, cluster: &str, password: &str, avoid: &[u32]) -> Result<ValkeyClient> {
-        let instances = self.api()?.items("instances", cluster)?;
-        let text = |instance: &Value, member: &str| instance[member].as_str().unwrap_or_default().to_owned();
-        let seeds: Vec<String> =
-            instances.iter().map(|instance| format!("{}:6379", text(instance, "address"))).collect();
-        let stand = instances.iter().find_map(|instance| {
-            let host = Self::host_index(&text(instance, "hostName"))?;
-            let netns = self.machine_netns(host, &text(instance, "id"));
-            (!avoid.contains(&host) && instance["machine"] == "running" && netns.exists()).then_some(netns)
-        });
-        let stand =
-            stand.with_context(|| format!("no machine of {cluster} runs on a host besides {avoid:?}"))?;
-        ensure!(!seeds.is_empty(), "the cluster {cluster} has no instances");
-        Ok(ValkeyClient::new(stand, password, seeds))
+        let (api, cluster, avoid) = (self.api()?, cluster.to_owned(), avoid.to_vec());
+        let run_dir = self.run_dir();
+        let find = move || {
+            let instances = api.items("instances", &cluster)?;
+            let text =
+                |instance: &Value, member: &str| instance[member].as_str().unwrap_or_default().to_owned();
+            let nodes: Vec<String> =
+                instances.iter().map(|instance| format!("{}:6379", text(instance, "address"))).collect();
+            let netns = instances.iter().find_map(|instance| {
+                let host = Self::host_index(&text(instance, "hostName"))?;
+                let netns = machine_netns(&run_dir, host, &text(instance, "id"));
+                let stays = instance["machine"] == "running" && instance["intent"] == "wanted";
+                (!avoid.contains(&host) && stays && netns.exists()).then_some(netns)
+            });
+            let netns =
+                netns.with_context(|| format!("no machine of {cluster} runs on a host besides {avoid:?}"))?;
+            Ok(Stand { netns, nodes })
+        };
+        ValkeyClient::new(Arc::new(find), password)
     }
 
     fn show_logs(&self) {
@@ -339,6 +346,10 @@ impl World {
             }
         }
     }
+}
+
+fn machine_netns(run_dir: &Path, host: u32, instance: &str) -> PathBuf {
+    run_dir.join(format!("h{host}/run/netns/machine-{instance}"))
 }
 
 impl Drop for World {
