@@ -62,6 +62,24 @@ fn the_last_wanted_member_of_a_shard_is_never_let_go() {
 }
 
 #[test]
+fn the_primary_of_a_shard_is_not_let_go_by_a_late_decision() {
+    let mut world = ready(4, 8);
+    let id = world.create(0, 3, 1);
+    world.settles(60);
+    let primary: InstanceId =
+        world.status(id).shards[0].primary_instance_id.clone().unwrap().parse().unwrap();
+    let cluster = id.into();
+    let retire = |one| Decision::Retire { cluster, instances: vec![one], cause: "test".to_owned() };
+    outdated(&mut world, retire(primary));
+    let gone = Replaced { instance: primary, cause: ReplaceCause::CannotRun };
+    let (reservations, operation) = (Vec::new(), operation(1));
+    outdated(&mut world, Decision::Place { cluster, reservations, retire: vec![gone], operation });
+    // The control: its replica may go.
+    let replica = members(&world, id, 0).into_iter().find(|member| *member != primary).unwrap();
+    decide(&mut world, retire(replica)).unwrap();
+}
+
+#[test]
 fn a_member_is_not_let_go_when_only_those_stay_that_are_lost_or_never_spoke() {
     let mut world = ready(3, 8);
     let id = world.create(0, 3, 1);
