@@ -210,6 +210,8 @@ impl Entry {
             message: message.clone(),
             guest: if running { self.guest.clone() } else { None },
             machine_starts: self.starts,
+            fenced: false,
+            port_cut: false,
         }
     }
 }
@@ -247,7 +249,7 @@ mod tests {
     #[test]
     fn outcomes_come_again_until_the_spec_drops_the_task() {
         let board = Board::default();
-        let outcome = v1::TaskOutcome { task_id: "t".into(), ok: true, error: String::new() };
+        let outcome = v1::TaskOutcome { task_id: "t".into(), ok: true, ..Default::default() };
         board.set_outcome(ID, outcome.clone());
         assert_eq!(board.next_outcome(), Some(outcome.clone()));
         assert_eq!(board.next_outcome(), None);

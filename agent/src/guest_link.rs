@@ -279,7 +279,7 @@ mod tests {
         link.want(|wanted| wanted.assignment = assignment(1, &["a", "b"]));
         assert!(is_task(guest.hear().await, "b"), "neither the config nor a task is given twice");
         for task_id in ["a", "never asked for"] {
-            let outcome = v1::TaskOutcome { task_id: task_id.into(), ok: true, error: String::new() };
+            let outcome = v1::TaskOutcome { task_id: task_id.into(), ok: true, ..Default::default() };
             guest.say(v1::from_guest::Body::Outcome(outcome)).await;
         }
         guest

@@ -56,6 +56,7 @@ impl Assignment {
             nic: Some(self.nic.clone()),
             engine_config: self.spec.engine_config.clone(),
             memory_mib: self.spec.memory_mib,
+            restart_generation: self.spec.restart_generation,
         }
     }
 }

@@ -66,6 +66,7 @@ fn spec(term: u64, generation: u64, digest: &str, instances: usize) -> v1::HostS
         config_generation: 1,
         engine_config: engine.encode_to_vec(),
         tasks: vec![v1::GuestTask { task_id: format!("slots-{generation}"), payload: task.encode_to_vec() }],
+        ..Default::default()
     };
     let instances = (0..instances).map(instance).collect();
     let subnet = v1::SubnetSpecOnHost {

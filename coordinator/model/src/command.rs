@@ -1,6 +1,8 @@
 //! What the log records. In: users' changes, the planner's decisions and facts that decisions rest on. Out: applied by
 //! [`crate::apply`] on every member alike. Every id and time in here was made before the entry was proposed.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use shardplane_proto::ids::{
     ClusterId, HostId, InstanceId, OperationId, RequestId, ResourceId, TaskId, TokenId,
@@ -9,7 +11,7 @@ use shardplane_proto::ids::{
 use crate::{
     engine::Fact,
     resource::{Metadata, Spec, User},
-    state::{HostFacts, OperationKind, Settings, Severity, Token},
+    state::{Goal, HostFacts, OperationKind, Settings, Severity, Token},
 };
 pub use crate::{refusal::Refusal, time::Timestamp};
 
@@ -41,6 +43,13 @@ pub enum Command {
     Uncordon {
         /// The host.
         host: HostId,
+        /// Who asks.
+        by: User,
+    },
+    /// Somebody ends an operation before it has reached what it is for.
+    CancelOperation {
+        /// The operation.
+        operation: OperationId,
         /// Who asks.
         by: User,
     },
@@ -140,6 +149,9 @@ pub struct NewOperation {
     pub kind: OperationKind,
     /// Why it exists, for people.
     pub cause: String,
+    /// What has to be done in all, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goal: Option<Goal>,
 }
 
 /// A new task.
@@ -261,6 +273,26 @@ pub enum Decision {
     },
 }
 
+/// How an engine step ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// The engine's text when it failed.
+    pub error: Option<String>,
+    /// What was done, counted.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub counts: BTreeMap<String, u64>,
+    /// What people should know although it went well.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+impl Ended {
+    /// Ended with the engine's refusal, or well when there is none; nothing counted.
+    pub fn with(error: Option<String>) -> Self {
+        Self { error, ..Self::default() }
+    }
+}
+
 /// A fact that decisions rest on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Notice {
@@ -289,8 +321,8 @@ pub enum Notice {
     TaskEnded {
         /// The step.
         task: TaskId,
-        /// The engine's text when it failed.
-        error: Option<String>,
+        /// How.
+        ended: Ended,
     },
     /// Something worth telling people.
     Event {

@@ -77,6 +77,10 @@ fn instance_spec<E>(
         config_generation: view.cluster.config_generation.0,
         engine_config: view.guest_config(state, instance, &secret),
         tasks: tasks.collect(),
+        restart_generation: 0,
+        fenced: false,
+        lease_ms: 0,
+        copies_needed: 0,
     }))
 }
 

@@ -10,7 +10,7 @@
 use std::{fs, path::PathBuf};
 
 use shardplane_model::{
-    command::{Command, Decision, Entry, NewOperation, NewTask, Notice, Put, Reservation},
+    command::{Command, Decision, Ended, Entry, NewOperation, NewTask, Notice, Put, Reservation},
     engine::{ClusterSpec, Fact, valkey},
     resource::{Metadata, Spec, User},
     state::{
@@ -120,6 +120,7 @@ fn log() -> Vec<Entry> {
         id: OperationId::from_u128(50),
         kind: OperationKind::Create,
         cause: "made".to_owned(),
+        goal: None,
     };
     let task = NewTask {
         id: TaskId::from_u128(60),
@@ -151,7 +152,7 @@ fn log() -> Vec<Entry> {
         vec![Command::Notice(Notice::Engine { instance, fact: Fact::Valkey(fact) })],
         vec![Command::Notice(Notice::TaskEnded {
             task: TaskId::from_u128(60),
-            error: Some("ERR".to_owned()),
+            ended: Ended::with(Some("ERR".to_owned())),
         })],
         vec![Command::Decide(Decision::Satisfied { cluster })],
         vec![Command::Decide(Decision::DeclareLost { host, message: "silent".to_owned() })],

@@ -10,6 +10,7 @@ use std::{
 };
 
 use shardplane_model::{
+    command::Ended,
     observed::{HostReport, MemberReport, Observed},
     time::Timestamp,
 };
@@ -33,7 +34,7 @@ pub(super) struct Said {
 }
 
 /// Outcomes of tasks that the log does not know yet. Bounded by the tasks that are asked for: others are dropped.
-pub(super) type Outcomes = BTreeMap<TaskId, Option<String>>;
+pub(super) type Outcomes = BTreeMap<TaskId, Ended>;
 
 struct Heard {
     observed: Arc<Observed>,
@@ -155,8 +156,8 @@ impl Ear {
     }
 
     /// How a task ended, as the guest says.
-    pub(super) fn outcome(&self, task: TaskId, error: Option<String>) {
-        self.with(|heard| heard.outcomes.insert(task, error));
+    pub(super) fn outcome(&self, task: TaskId, ended: Ended) {
+        self.with(|heard| heard.outcomes.insert(task, ended));
         self.tell();
     }
 }

@@ -33,9 +33,9 @@ pub(super) fn due(state: &State, observed: &Observed, outcomes: &Outcomes) -> Ve
             notices.push(Notice::Gone { instance: instance.id, host: instance.host });
         }
     }
-    for (task, error) in outcomes {
+    for (task, ended) in outcomes {
         if state.tasks.get(task).is_some_and(|task| task.state == TaskState::Running) {
-            notices.push(Notice::TaskEnded { task: *task, error: error.clone() });
+            notices.push(Notice::TaskEnded { task: *task, ended: ended.clone() });
         }
     }
     notices.into_iter().map(Command::Notice).collect()

@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 
 use shardplane_model::{
+    command::Ended,
     engine::EngineKind,
     observed::MemberReport,
     state::{Footprint, HostCondition, HostFacts, Image},
@@ -40,6 +41,9 @@ pub(super) enum BadMessage {
 
 /// Longest text of a host or guest that is kept, in bytes.
 const LONGEST_TEXT: usize = 1024;
+/// Counts and notes of one step that are kept.
+const MOST_COUNTS: usize = 8;
+const MOST_NOTES: usize = 4;
 /// Problems of one host that are kept.
 const MOST_PROBLEMS: usize = 16;
 
@@ -51,6 +55,15 @@ pub(super) fn cut(mut text: String) -> String {
         text.push('…');
     }
     text
+}
+
+/// How a step ended, as a guest says: no more of it than the log should keep.
+pub(super) fn ended(outcome: v1::TaskOutcome) -> Ended {
+    Ended {
+        error: (!outcome.ok).then(|| cut(outcome.error)),
+        counts: outcome.counts.into_iter().take(MOST_COUNTS).map(|(what, n)| (cut(what), n)).collect(),
+        notes: outcome.notes.into_iter().take(MOST_NOTES).map(cut).collect(),
+    }
 }
 
 /// Names and labels of hosts: short, printable, one word.

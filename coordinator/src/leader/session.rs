@@ -282,7 +282,7 @@ impl Session {
                     .task_id
                     .parse()
                     .map_err(|source| bad(&BadMessage::Id { field: "task_id", source }))?;
-                self.service.ear.outcome(id, (!outcome.ok).then(|| hello::cut(outcome.error)));
+                self.service.ear.outcome(id, hello::ended(outcome));
                 Ok(())
             }
         }

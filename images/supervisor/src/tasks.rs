@@ -59,7 +59,7 @@ impl Tasks {
     pub fn finish(&mut self, result: Result<(), String>) -> Option<TaskOutcome> {
         let task_id = self.running.take()?;
         Some(self.keep(match result {
-            Ok(()) => TaskOutcome { task_id, ok: true, error: String::new() },
+            Ok(()) => TaskOutcome { task_id, ok: true, ..TaskOutcome::default() },
             Err(error) => failure(task_id, error),
         }))
     }
@@ -91,7 +91,7 @@ impl Tasks {
 }
 
 fn failure(task_id: String, error: String) -> TaskOutcome {
-    TaskOutcome { task_id, ok: false, error: bounded(error) }
+    TaskOutcome { task_id, ok: false, error: bounded(error), ..TaskOutcome::default() }
 }
 
 #[cfg(test)]

@@ -55,6 +55,7 @@ impl Step<'_> {
             Command::ForgetHost(host) => self.forget_host(*host),
             Command::Cordon(cordon) => self.cordon(cordon),
             Command::Uncordon { host, by } => self.uncordon(*host, by),
+            Command::CancelOperation { operation, by } => self.cancel_operation(*operation, by),
             Command::AddToken(token) => {
                 self.state.tokens.insert(token.id, token.clone());
                 Ok(Applied::Changed)

@@ -7,7 +7,7 @@ use super::Step;
 use crate::{
     command::{Applied, Notice},
     engine::Fact,
-    state::{Host, HostFacts, Presence, Severity, TaskState},
+    state::{Host, HostFacts, Presence, Severity},
 };
 
 impl Step<'_> {
@@ -16,13 +16,7 @@ impl Step<'_> {
             Notice::Host { host, facts } => self.host(*host, facts),
             Notice::Engine { instance, fact } => self.engine(*instance, fact),
             Notice::Gone { instance, host } => self.gone(*instance, *host),
-            Notice::TaskEnded { task, error } => {
-                let to = match error {
-                    None => TaskState::Succeeded,
-                    Some(error) => TaskState::Failed { error: error.clone() },
-                };
-                self.end_task(*task, to)
-            }
+            Notice::TaskEnded { task, ended } => self.task_ended(*task, ended),
             Notice::Event { severity, reason, subject, message } => {
                 self.event(*severity, reason, subject.clone(), message.clone());
                 Applied::Changed

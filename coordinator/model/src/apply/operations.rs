@@ -1,11 +1,15 @@
 //! Operations begin and end. In: a decision that is applied. Out: what people see of it while it runs, and the rest after a move.
 
-use shardplane_proto::ids::{ClusterId, InstanceId};
+use std::collections::BTreeMap;
+
+use shardplane_proto::ids::{ClusterId, InstanceId, OperationId, TaskId};
 
 use super::Step;
 use crate::{
-    command::NewOperation,
-    state::{Operation, OperationKind, OperationState, TaskState},
+    command::{Applied, Ended, NewOperation},
+    refusal::{Refusal, RefusalCode},
+    resource::User,
+    state::{Operation, OperationKind, OperationState, Severity, TaskState},
 };
 
 impl Step<'_> {
@@ -20,6 +24,9 @@ impl Step<'_> {
             ended: None,
             state: OperationState::Running,
             tasks: Vec::new(),
+            counts: BTreeMap::new(),
+            goal: new.goal.clone(),
+            notes: Vec::new(),
         };
         self.state.operations.insert(new.id, operation);
         match new.kind {
@@ -28,7 +35,10 @@ impl Step<'_> {
             | OperationKind::Repair
             | OperationKind::Grow
             | OperationKind::Shrink
-            | OperationKind::Delete => {}
+            | OperationKind::Delete
+            | OperationKind::Reshard
+            | OperationKind::Rollout
+            | OperationKind::Takeover => {}
         }
     }
 
@@ -47,6 +57,69 @@ impl Step<'_> {
         if let (Some(host), Some(cluster)) = (host, self.state.clusters.get_mut(&cluster)) {
             cluster.note_bad_host(host, now);
         }
+    }
+
+    /// A guest says how a step ended: what it did counts once, although it may be said twice.
+    pub(super) fn task_ended(&mut self, id: TaskId, ended: &Ended) -> Applied {
+        let to = match &ended.error {
+            None => TaskState::Succeeded,
+            Some(error) => TaskState::Failed { error: error.clone() },
+        };
+        let operation = self.state.tasks.get(&id).map(|task| task.operation);
+        let applied = self.end_task(id, to);
+        if applied == Applied::Changed
+            && let Some(operation) = operation.and_then(|id| self.state.operations.get_mut(&id))
+        {
+            for (what, amount) in &ended.counts {
+                let sum = operation.counts.entry(what.clone()).or_default();
+                *sum = sum.saturating_add(*amount);
+            }
+            let new = ended.notes.iter().filter(|note| !operation.notes.contains(note)).cloned();
+            let new: Vec<String> = new.collect();
+            operation.notes.extend(new);
+            let surplus = operation.notes.len().saturating_sub(Operation::NOTES_KEPT);
+            operation.notes.drain(..surplus);
+        }
+        applied
+    }
+
+    /// Somebody ends an operation: what it asks for is dropped, what was done stays.
+    pub(super) fn cancel_operation(&mut self, id: OperationId, by: &User) -> Result<Applied, Refusal> {
+        let missing = || {
+            let text = format!("there is no operation {id}; ended ones are forgotten after a while");
+            Refusal::new(RefusalCode::NotFound, text)
+        };
+        let operation = self.state.operations.get(&id).cloned().ok_or_else(missing)?;
+        match &operation.state {
+            OperationState::Cancelled { .. } => return Ok(Applied::Unchanged),
+            OperationState::Succeeded | OperationState::Failed { .. } => {
+                let text = format!("operation {id} has ended; there is nothing to cancel");
+                return Err(Refusal::new(RefusalCode::BadData, text));
+            }
+            OperationState::Running => {}
+        }
+        if !operation.cancellable() {
+            let text = format!(
+                "operation {id} cannot be cancelled: only the moving of slots and the rollout of parameters can; it ends by itself"
+            );
+            return Err(Refusal::new(RefusalCode::BadData, text));
+        }
+        for task in &operation.tasks {
+            self.end_task(*task, TaskState::Superseded);
+        }
+        let now = self.state.now;
+        if let Some(operation) = self.state.operations.get_mut(&id) {
+            operation.ended = Some(now);
+            operation.state = OperationState::Cancelled { by: by.name.clone() };
+        }
+        let message = format!("operation {id} was cancelled by {}: {}", by.name, operation.cause);
+        self.event(
+            Severity::Warning,
+            "OperationCancelled",
+            format!("cluster/{}", operation.cluster),
+            message,
+        );
+        Ok(Applied::Changed)
     }
 
     /// Ends what still runs for a cluster.

@@ -83,7 +83,7 @@ pub(super) fn seats(view: &ClusterView<'_>, without: &[InstanceId]) -> Vec<Seat>
 
 impl Turn<'_, '_, '_> {
     pub(super) fn operation(&mut self, kind: OperationKind, cause: String) -> NewOperation {
-        NewOperation { id: OperationId::from_u128((self.ids)()), kind, cause }
+        NewOperation { id: OperationId::from_u128((self.ids)()), kind, cause, goal: None }
     }
 
     pub(super) fn seats(&self, without: &[InstanceId]) -> Vec<Seat> {

@@ -44,7 +44,7 @@ fn operation(
         None => {
             let id = OperationId::from_u128(ids());
             let kind = if view.cluster.formed { OperationKind::Repair } else { OperationKind::Create };
-            (id, Some(NewOperation { id, kind, cause: why.to_owned() }))
+            (id, Some(NewOperation { id, kind, cause: why.to_owned(), goal: None }))
         }
     }
 }

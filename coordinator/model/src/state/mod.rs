@@ -25,7 +25,7 @@ pub use self::{
     cluster::{Cluster, Instance, Intent},
     cordon::{Cordon, Drain},
     host::{Footprint, Host, HostCondition, HostFacts, Image, Presence},
-    operation::{Operation, OperationKind, OperationState, Task, TaskState},
+    operation::{Goal, Operation, OperationKind, OperationState, Task, TaskState},
     settings::{Settings, VmOffer, VolumeOffer},
     token::{Scope, Sealed, Token},
 };

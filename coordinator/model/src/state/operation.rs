@@ -1,6 +1,8 @@
 //! Operations and their tasks: the engine steps that the log has recorded. In: started by the planner, ended by outcomes. Out: sent
 //! to guests by way of the host specs, shown to people.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use shardplane_proto::ids::{ClusterId, InstanceId, OperationId, TaskId};
 
@@ -23,6 +25,12 @@ pub enum OperationKind {
     Shrink,
     /// A cluster is deleted.
     Delete,
+    /// Slots move because shards are added or taken away.
+    Reshard,
+    /// Changed parameters reach the members one after the other.
+    Rollout,
+    /// A replica becomes primary without the engine's vote, after the old primary is fenced.
+    Takeover,
 }
 
 /// How an operation stands.
@@ -37,6 +45,20 @@ pub enum OperationState {
         /// Why.
         error: String,
     },
+    /// Somebody asked for its end; what was done so far stays.
+    Cancelled {
+        /// Who.
+        by: String,
+    },
+}
+
+/// What an operation has to reach, counted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Goal {
+    /// The name of the count, for example `slots`.
+    pub what: String,
+    /// How many.
+    pub amount: u64,
 }
 
 /// A chain of tasks with one purpose.
@@ -58,6 +80,36 @@ pub struct Operation {
     pub state: OperationState,
     /// Its tasks in order.
     pub tasks: Vec<TaskId>,
+    /// What its tasks have done, added up: for example slots and keys.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub counts: BTreeMap<String, u64>,
+    /// What has to be done in all, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goal: Option<Goal>,
+    /// What people should know, newest last; at most [`Operation::NOTES_KEPT`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+impl Operation {
+    /// More notes are not kept.
+    pub const NOTES_KEPT: usize = 16;
+
+    /// Whether somebody may end it before it has reached what it is for.
+    pub fn cancellable(&self) -> bool {
+        let kind = match self.kind {
+            OperationKind::Reshard | OperationKind::Rollout => true,
+            OperationKind::Create
+            | OperationKind::Repair
+            | OperationKind::Move
+            | OperationKind::Switchover
+            | OperationKind::Grow
+            | OperationKind::Shrink
+            | OperationKind::Delete
+            | OperationKind::Takeover => false,
+        };
+        kind && self.state == OperationState::Running
+    }
 }
 
 /// How a task stands.

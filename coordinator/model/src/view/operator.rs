@@ -195,6 +195,9 @@ fn operation_kind(kind: OperationKind) -> &'static str {
         OperationKind::Grow => "grow",
         OperationKind::Shrink => "shrink",
         OperationKind::Delete => "delete",
+        OperationKind::Reshard => "reshard",
+        OperationKind::Rollout => "rollout",
+        OperationKind::Takeover => "takeover",
     }
 }
 
@@ -222,6 +225,7 @@ pub fn operation(state: &State, id: OperationId) -> Option<v1::OperationView> {
     let (phase, error, progress) = match &operation.state {
         OperationState::Succeeded => ("succeeded", String::new(), 100),
         OperationState::Failed { error } => ("failed", error.clone(), 100),
+        OperationState::Cancelled { by } => ("cancelled", format!("cancelled by {by}"), 100),
         // What is still to come is not known, so a running operation never claims more than 95.
         OperationState::Running => ("running", String::new(), (ended * 95 / (steps.len() + 1)).min(95)),
     };
@@ -232,7 +236,7 @@ pub fn operation(state: &State, id: OperationId) -> Option<v1::OperationView> {
         phase: phase.to_owned(),
         steps,
         progress: u32::try_from(progress).unwrap_or(95),
-        cancellable: false,
+        cancellable: operation.cancellable(),
         error,
         create_time: operation.created.to_string(),
         end_time: operation.ended.map(|at| at.to_string()).unwrap_or_default(),

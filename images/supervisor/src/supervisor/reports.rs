@@ -46,6 +46,8 @@ impl Supervisor {
             engine_report: self.latest.as_ref().map(|report| report.message.clone()).unwrap_or_default(),
             engine_starts: self.starts,
             config_generation: self.in_force.as_ref().map_or(0, |in_force| in_force.generation),
+            restart_generation: 0,
+            live_copies: 0,
         }
     }
 

@@ -173,6 +173,7 @@ impl Guest {
             nic: Some(nic),
             engine_config: engine.encode_to_vec(),
             memory_mib: 64,
+            restart_generation: 0,
         };
         self.send(to_guest::Body::Config(config)).await;
     }

@@ -30,6 +30,9 @@ pub async fn perform(control: &Control, step: Step) -> Result<(), EngineError> {
         Step::Replicate(task) => replicate(&mut connection, &task).await,
         Step::Forget(task) => forget(&mut connection, &task).await,
         Step::Failover(Failover {}) => failover(&mut connection).await,
+        Step::MoveSlots(_) | Step::CloseSlots(_) | Step::Takeover(_) | Step::StandDown(_) => {
+            Err(EngineError::Refused("this supervisor does not know the task yet".to_owned()))
+        }
     }
 }
 

@@ -84,6 +84,7 @@ fn assemble(cluster: &str, nodes: &str, info: &str) -> Option<ValkeyReport> {
         unapplied_directives: Vec::new(),
         good_replicas: if is_replica { 0 } else { info.good_replicas(GOOD_LAG) },
         role,
+        ..ValkeyReport::default()
     })
 }
 

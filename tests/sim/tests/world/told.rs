@@ -7,10 +7,9 @@ use shardplane_proto::{
     v1,
 };
 
-use super::{
-    scenarios::ready,
-    world::{World, cluster, metadata},
-};
+use shardplane_sim::world::{World, cluster, metadata};
+
+use super::scenarios::ready;
 
 #[test]
 fn when_nobody_can_be_heard_status_says_so_by_name() {
@@ -139,7 +138,7 @@ fn guests_are_told_anew_who_yields_when_the_primary_changes() {
     assert!(generation(&world, id) > before, "guests would keep the old config");
     assert_eq!(world.status(id).shards[0].primary_instance_id, Some(taker.to_string()));
     yields(&world, id);
-    let spec = |host: &super::host::SimHost| host.spec.as_ref().unwrap().generation;
+    let spec = |host: &shardplane_sim::host::SimHost| host.spec.as_ref().unwrap().generation;
     assert!(
         world.hosts.iter().all(|h| spec(h) == world.leader.state.hosts[&h.id].generation.0),
         "all are told"

@@ -9,10 +9,9 @@ use shardplane_model::{
 };
 use shardplane_proto::ids::{ClusterId, GroupId, InstanceId, ResourceId};
 
-use super::{
-    scenarios::{distinct, ready},
-    world::{LOST_AFTER, World, settings},
-};
+use shardplane_sim::world::{LOST_AFTER, World, settings};
+
+use super::scenarios::{distinct, ready};
 
 /// Whose place was taken at once, when and why.
 fn replaced(world: &World) -> Vec<(u64, Replaced)> {

@@ -9,7 +9,7 @@ use shardplane_model::{
 };
 use shardplane_proto::ids::ResourceId;
 
-use super::world::{World, cluster};
+use shardplane_sim::world::{World, cluster};
 
 fn ready(hosts: usize, room: u64) -> World {
     let mut world = World::new(11);

@@ -1,7 +1,6 @@
 //! Days on which work on hosts and something else come together: a loss during a shrink, a host that runs nothing during a drain, words
 //! of operators that cross each other.
 
-use super::world::{World, cluster, user};
 use shardplane_model::{
     command::{Command, CordonHost, DrainMode},
     plan::{LeftPhase, Question, foresee},
@@ -9,6 +8,7 @@ use shardplane_model::{
     resource::Outcome,
     time::Timestamp,
 };
+use shardplane_sim::world::{World, cluster, user};
 
 fn ready(hosts: usize, room: u64) -> World {
     let mut world = World::new(11);

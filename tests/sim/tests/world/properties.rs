@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use shardplane_model::{command::DrainMode, state::OperationKind, view::spread::most_primaries_on_a_host};
 use shardplane_proto::ids::ResourceId;
 
-use super::world::{STEP, World, cluster};
+use shardplane_sim::world::{STEP, World, cluster};
 
 /// What may happen to the world in one moment.
 #[derive(Debug, Clone, Copy)]
@@ -98,7 +98,7 @@ fn may_wipe(world: &World, host: usize) -> bool {
             let resource: ResourceId = (*id).into();
             let nodes = world.nodes_of(resource);
             let groups = world.status(resource).shards;
-            let here = |n: &&&super::node::Node| n.host == host;
+            let here = |n: &&&shardplane_sim::node::Node| n.host == host;
             let primaries = nodes.iter().filter(here).filter(|n| n.is_slot_master()).count();
             let kept = groups.iter().all(|group| {
                 world

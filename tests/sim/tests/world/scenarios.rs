@@ -8,7 +8,7 @@ use shardplane_model::{
 };
 use shardplane_proto::ids::ClusterId;
 
-use super::world::{LOST_AFTER, World, cluster};
+use shardplane_sim::world::{LOST_AFTER, World, cluster};
 
 pub fn ready(hosts: usize, room: u64) -> World {
     let mut world = World::new(1);

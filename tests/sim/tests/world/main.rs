@@ -2,17 +2,10 @@
 //! fail over by themselves, leaders that change. A seed fixes everything.
 #![allow(clippy::unwrap_used)]
 
-mod check;
 mod day_two;
 mod day_two_edges;
 mod decisions;
-mod host;
-mod leader;
-mod mesh;
-mod node;
 mod properties;
 mod repairs;
-mod rng;
 mod scenarios;
 mod told;
-mod world;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use shardplane_model::{
     audit,
-    command::{Applied, Command, Decision, Entry, Notice},
+    command::{Applied, Command, Decision, Ended, Entry, Notice},
     observed::{HostReport, Observed},
     plan::{self, Plan},
     refusal::{Refusal, RefusalCode},
@@ -185,7 +185,7 @@ impl Leader {
         }
         for (task, error) in &self.outcomes {
             if self.state.tasks.get(task).is_some_and(|task| task.state == TaskState::Running) {
-                notices.push(Notice::TaskEnded { task: *task, error: error.clone() });
+                notices.push(Notice::TaskEnded { task: *task, ended: Ended::with(error.clone()) });
             }
         }
         notices.into_iter().map(Command::Notice).collect()

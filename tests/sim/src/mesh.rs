@@ -169,6 +169,9 @@ impl Mesh {
                 self.nodes.get_mut(&id).unwrap().offset = offset;
                 Ok(())
             }
+            Step::MoveSlots(_) | Step::CloseSlots(_) | Step::Takeover(_) | Step::StandDown(_) => {
+                Err("ERR unknown task".to_owned())
+            }
         }
     }
 }

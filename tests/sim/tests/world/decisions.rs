@@ -1,7 +1,7 @@
 //! Decisions and commands that no longer fit, facts that come late, and what the log keeps of all that.
 
 use shardplane_model::{
-    command::{Applied, Command, Decision, NewOperation, NewTask, Notice, ReplaceCause, Replaced},
+    command::{Applied, Command, Decision, Ended, NewOperation, NewTask, Notice, ReplaceCause, Replaced},
     observed::Observed,
     plan,
     refusal::{Refusal, RefusalCode},
@@ -13,7 +13,9 @@ use shardplane_proto::{
     v1,
 };
 
-use super::{scenarios::ready, world::World};
+use shardplane_sim::world::World;
+
+use super::scenarios::ready;
 
 fn decide(world: &mut World, decision: Decision) -> Result<Applied, Refusal> {
     let now = world.now;
@@ -29,7 +31,12 @@ fn outdated(world: &mut World, decision: Decision) {
 }
 
 fn operation(number: u128) -> NewOperation {
-    NewOperation { id: OperationId::from_u128(number), kind: OperationKind::Repair, cause: "test".to_owned() }
+    NewOperation {
+        id: OperationId::from_u128(number),
+        kind: OperationKind::Repair,
+        cause: "test".to_owned(),
+        goal: None,
+    }
 }
 
 fn members(world: &World, id: ResourceId, shard: usize) -> Vec<InstanceId> {
@@ -225,7 +232,10 @@ fn a_step_that_fails_for_days_keeps_its_last_tries_only() {
         let (id, new_operation, tasks) = (operation.id, Some(operation.clone()), vec![task.clone()]);
         decide(&mut world, Decision::StartTasks { cluster, operation: id, new_operation, tasks }).unwrap();
         let (now, error) = (world.now, Some(format!("ERR {try_number}")));
-        world.leader.apply(now, vec![Command::Notice(Notice::TaskEnded { task: task.id, error })]);
+        world.leader.apply(
+            now,
+            vec![Command::Notice(Notice::TaskEnded { task: task.id, ended: Ended::with(error) })],
+        );
     }
     let state = &world.leader.state;
     let tries: Vec<_> = state.tasks_of(cluster).filter(|task| task.payload == [7]).collect();
