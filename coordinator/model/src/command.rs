@@ -220,15 +220,19 @@ pub enum Decision {
         /// The cluster.
         cluster: ClusterId,
     },
-    /// The cluster is whole as its spec wants it.
+    /// The cluster is whole as its spec wants it. Applying refuses when another change is in flight by then.
     Satisfied {
         /// The cluster.
         cluster: ClusterId,
+        /// The change in flight that this answers.
+        request: RequestId,
     },
-    /// The change in flight cannot be carried out; what it made is let go.
+    /// The change in flight cannot be carried out; what it made is let go. Applying refuses when another change is in flight by then.
     Fail {
         /// The cluster.
         cluster: ClusterId,
+        /// The change in flight that this answers.
+        request: RequestId,
         /// Why, for the user.
         message: String,
     },

@@ -154,7 +154,7 @@ fn log() -> Vec<Entry> {
             task: TaskId::from_u128(60),
             ended: Ended::with(Some("ERR".to_owned())),
         })],
-        vec![Command::Decide(Decision::Satisfied { cluster })],
+        vec![Command::Decide(Decision::Satisfied { cluster, request: RequestId::from_u128(910) })],
         vec![Command::Decide(Decision::DeclareLost { host, message: "silent".to_owned() })],
     ];
     (1..).zip(commands).map(|(at, commands)| Entry { at: Timestamp(at * 1000), commands }).collect()

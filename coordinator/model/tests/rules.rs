@@ -6,7 +6,7 @@ use shardplane_model::{
     command::{Applied, Command, Decision, Delete, Entry},
     engine::EngineKind,
     refusal::{Refusal, RefusalCode},
-    resource::{Kind, User},
+    resource::{Kind, Outcome, User},
     state::{Sealed, Settings, State, VmOffer, VolumeOffer},
     time::{Millis, Timestamp},
     validate,
@@ -318,7 +318,8 @@ fn modifies_that_are_refused_name_the_path_and_the_rule() {
         api.put(subnet(4, 1, "10.21.0.0/24")).unwrap();
         api.put(body(good())).unwrap();
         let cluster = ClusterId::from(id(10));
-        api.apply(Command::Decide(Decision::Satisfied { cluster })).unwrap();
+        let request = api.state.resources[&ResourceId::from(cluster)].change.request;
+        api.apply(Command::Decide(Decision::Satisfied { cluster, request })).unwrap();
         let mut spec = good();
         apply(&mut spec);
         let before = api.state.clone();
@@ -355,6 +356,28 @@ fn a_change_in_flight_and_dependants_are_respected() {
     );
     assert_eq!(api.delete(Kind::Folder, 99).unwrap_err().code, RefusalCode::NotFound);
     assert_eq!(api.delete(Kind::Folder, 1).unwrap_err().code, RefusalCode::NotFound, "the type counts");
+}
+
+#[test]
+fn a_change_is_not_answered_with_what_was_true_of_the_one_before() {
+    let mut api = Api::new();
+    api.put(body(good())).unwrap();
+    let cluster = ClusterId::from(id(10));
+    let change = |api: &Api| api.state.resources[&ResourceId::from(cluster)].change.clone();
+    let first = change(&api).request;
+    // Two leaders found the create done, or a planner found it impossible, and a user was faster than the second answer.
+    let done = Command::Decide(Decision::Satisfied { cluster, request: first });
+    api.apply(done.clone()).unwrap();
+    api.put(body(v1::ValkeySpec { replicas_per_shard: Some(2), ..good() })).unwrap();
+    let second = change(&api);
+    assert!(second.request != first && second.outcome == Outcome::InFlight);
+    let failed = Decision::Fail { cluster, request: first, message: "x".to_owned() };
+    for late in [done, Command::Decide(failed)] {
+        assert_eq!(api.apply(late).unwrap_err().code, RefusalCode::Outdated);
+        assert_eq!(change(&api), second, "the change in flight stays in flight");
+    }
+    api.apply(Command::Decide(Decision::Satisfied { cluster, request: second.request })).unwrap();
+    assert_eq!(change(&api).outcome, Outcome::Done);
 }
 
 #[test]

@@ -207,9 +207,10 @@ fn world() -> (Log, Observed) {
             }
         });
         let tasks: Vec<_> = tasks.collect();
+        let request = log.state.resources[&ResourceId::from(cluster)].change.request;
         log.apply(vec![
             Command::Decide(Decision::StartTasks { cluster, operation, new_operation: None, tasks }),
-            Command::Decide(Decision::Satisfied { cluster }),
+            Command::Decide(Decision::Satisfied { cluster, request }),
         ]);
     }
     let heard = hear(&log.state);

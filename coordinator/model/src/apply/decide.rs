@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use shardplane_proto::ids::{ClusterId, InstanceId, ResourceId};
+use shardplane_proto::ids::{ClusterId, InstanceId, RequestId, ResourceId};
 
 use super::Step;
 use crate::{
@@ -43,8 +43,8 @@ impl Step<'_> {
                 Ok(if changed > 0 { Applied::Changed } else { Applied::Unchanged })
             }
             Decision::Formed { cluster } => self.formed(*cluster),
-            Decision::Satisfied { cluster } => self.satisfied(*cluster),
-            Decision::Fail { cluster, message } => self.fail(*cluster, message),
+            Decision::Satisfied { cluster, request } => self.satisfied(*cluster, *request),
+            Decision::Fail { cluster, request, message } => self.fail(*cluster, *request, message),
             Decision::Remove { cluster } => self.remove(*cluster),
             Decision::DeclareLost { host, message } => {
                 let now = self.state.now;
@@ -291,8 +291,20 @@ impl Step<'_> {
         Ok(Applied::Changed)
     }
 
-    fn satisfied(&mut self, id: ClusterId) -> Result<Applied, Refusal> {
+    /// A change that was accepted after the planner looked is not answered with what was true of the one before.
+    fn answers(&self, cluster: ClusterId, request: RequestId) -> Result<(), Refusal> {
+        let resource = self.state.resources.get(&ResourceId::from(cluster));
+        match resource.map(|resource| &resource.change) {
+            Some(change) if change.request == request && change.outcome == Outcome::InFlight => Ok(()),
+            Some(_) | None => Err(Refusal::outdated(format!(
+                "change {request} of cluster {cluster} is not in flight any more"
+            ))),
+        }
+    }
+
+    fn satisfied(&mut self, id: ClusterId, request: RequestId) -> Result<Applied, Refusal> {
         self.known(id)?;
+        self.answers(id, request)?;
         let Some(cluster) = self.state.clusters.get_mut(&id) else { return Ok(Applied::Unchanged) };
         cluster.formed = true;
         self.settle(id.into(), &Outcome::Done);
@@ -306,8 +318,9 @@ impl Step<'_> {
         Ok(Applied::Changed)
     }
 
-    fn fail(&mut self, cluster: ClusterId, message: &str) -> Result<Applied, Refusal> {
+    fn fail(&mut self, cluster: ClusterId, request: RequestId, message: &str) -> Result<Applied, Refusal> {
         self.known(cluster)?;
+        self.answers(cluster, request)?;
         let formed = self.state.clusters.get(&cluster).is_some_and(|c| c.formed);
         if !formed {
             let all: Vec<InstanceId> = self.state.instances_of(cluster).map(|i| i.id).collect();

@@ -152,7 +152,8 @@ impl Turn<'_, '_, '_> {
             "version {wanted} of {engine} cannot be run: the images on the hosts have {}; delete the cluster or put it again with one of those",
             versions.join(", ")
         );
-        self.plan.propose.push(Decision::Fail { cluster: self.id, message });
+        let request = self.view.resource.change.request;
+        self.plan.propose.push(Decision::Fail { cluster: self.id, request, message });
         Then::Stop
     }
 
@@ -267,7 +268,8 @@ impl Turn<'_, '_, '_> {
             return Then::Stop;
         }
         if self.view.resource.change.outcome == Outcome::InFlight {
-            self.plan.propose.push(Decision::Satisfied { cluster: self.id });
+            let request = self.view.resource.change.request;
+            self.plan.propose.push(Decision::Satisfied { cluster: self.id, request });
             return Then::Stop;
         }
         if leaving {
