@@ -1,4 +1,4 @@
-//! The leader's clock. In: the wall clock, once, and the monotonic clock. Out: stamps for log entries and a moment to make
+//! The leader's clock. In: the wall clock, once, and the runtime's monotonic clock. Out: stamps for log entries and a moment to make
 //! ids from. Called by the proposer and by whoever asks the planner.
 
 use std::{
@@ -6,10 +6,11 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use shardplane_model::command::Timestamp;
+use tokio::time::Instant;
 
 /// The wall clock at start plus what has passed since: somebody who sets the wall clock does not move it.
 #[derive(Debug, Clone)]
@@ -22,7 +23,11 @@ pub struct Clock {
 impl Clock {
     /// A clock that shows the wall clock's time now. A wall clock before 1970 counts as 1970.
     pub fn start() -> Self {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self::showing(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+    }
+
+    /// A clock that shows this time since the Unix epoch now.
+    pub fn showing(wall: Duration) -> Self {
         Self { start: Arc::new((wall, Instant::now())), ahead: Arc::default() }
     }
 

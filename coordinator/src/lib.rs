@@ -4,6 +4,7 @@
 pub mod api;
 pub mod clock;
 pub mod config;
+pub mod dial;
 pub mod kc;
 pub mod leader;
 pub mod member;

@@ -1,16 +1,15 @@
 //! `shardplane-coordinator`: one member of the coordinator. In: a command and a configuration. Out: a cluster of one (`init`),
 //! a new member (`join`), a running member (`run`), one fewer (`leave`).
 
-use std::{io::IsTerminal as _, path::PathBuf, process::ExitCode, sync::Arc};
+use std::{io::IsTerminal as _, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
 use shardplane_coordinator::{
-    api::Api,
     clock::Clock,
     config::Config,
-    leader::Leader,
-    member::RaftStore,
+    dial::Dialer,
+    member,
     raft::{MemberStatus, Raft, Role},
     secrets::{ClusterKey, Sealer},
     serve,
@@ -20,7 +19,6 @@ use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
 };
-use tonic::service::Routes;
 use tracing_subscriber::EnvFilter;
 
 /// One member of the Shardplane coordinator.
@@ -174,10 +172,7 @@ async fn serve_member(config: &Config) -> Result<()> {
     tracing::info!(member = raft.id(), listen = %config.listen, "serving");
 
     let (stop, mut stopping) = watch::channel(false);
-    let (leader, planning) = Leader::start(raft.clone(), sealer.clone(), clock.clone(), config.settings());
-    let own = Routes::new(raft.service()).add_service(leader.service()).prepare().into_axum_router();
-    let routes =
-        Api::new(Arc::new(RaftStore::new(raft.clone())), Arc::new(leader), sealer, clock).router(own);
+    let (routes, planning) = member::start(raft.clone(), config.settings(), sealer, clock, Dialer::tcp());
     let mut serving = tokio::spawn(serve::serve(listener, routes, async move {
         // A sender that is gone means the same.
         let _ = stopping.wait_for(|stop| *stop).await;

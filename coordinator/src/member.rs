@@ -1,22 +1,44 @@
-//! Putting a running member together. In: its log, its leader's part, its configuration. Out: what the API needs of them, as the
-//! API's own small traits. Called by `run`.
+//! Putting a running member together. In: its log, its settings, its clock. Out: everything that it serves on its one port, and what
+//! the API needs of log and leader as the API's own small traits. Called by `run`.
 
 use std::sync::Arc;
 
+use axum::Router;
 use futures::future::BoxFuture;
 use shardplane_model::{
     command::{Applied, Command},
     observed::Observed,
     refusal::Refusal,
-    state::State,
+    state::{Settings, State},
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, task::JoinHandle};
+use tonic::service::Routes;
 
 use crate::{
-    api::store::{Reports, Standing, Store, Unavailable},
+    api::{
+        Api,
+        store::{Reports, Standing, Store, Unavailable},
+    },
+    clock::Clock,
+    dial::Dialer,
     leader::Leader,
     raft::{Raft, Role},
+    secrets::Sealer,
 };
+
+/// Starts the leader's part of a member; answers the routes of everything that the member serves, and the task that ends with it.
+pub fn start(
+    raft: Raft,
+    settings: Settings,
+    sealer: Sealer,
+    clock: Clock,
+    dialer: Dialer,
+) -> (Router, JoinHandle<()>) {
+    let (leader, planning) = Leader::start(raft.clone(), sealer.clone(), clock.clone(), settings);
+    let own = Routes::new(raft.service()).add_service(leader.service()).prepare().into_axum_router();
+    let api = Api::new(Arc::new(RaftStore::new(raft)), Arc::new(leader), sealer, clock);
+    (api.reaching(dialer).router(own), planning)
+}
 
 /// The log as the API sees it.
 pub struct RaftStore {

@@ -27,6 +27,7 @@ use rustix::{
     process::{Resource, getrlimit, setrlimit},
 };
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     sync::watch,
     task::JoinSet,
@@ -73,6 +74,28 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Between two warnings that connections are refused.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
+/// Where connections come from.
+pub trait Listener: Send {
+    /// One connection.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// The next connection, ready for use, and the address of its client.
+    fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Stream, SocketAddr)>> + Send;
+}
+
+impl Listener for TcpListener {
+    type Stream = TcpStream;
+
+    async fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
+        let (stream, peer) = TcpListener::accept(self).await?;
+        if let Err(error) = tune(&stream) {
+            // It works all the same, only slower, and is noticed later when its client vanishes.
+            tracing::debug!(%error, "socket options were refused");
+        }
+        Ok((stream, peer))
+    }
+}
+
 /// The members' calls as a router, to be merged with others.
 pub fn raft_routes(raft: &Raft) -> Router {
     Routes::new(raft.service()).prepare().into_axum_router()
@@ -83,7 +106,7 @@ pub fn raft_routes(raft: &Raft) -> Router {
 /// # Errors
 /// When the listener fails.
 pub async fn serve(
-    listener: TcpListener,
+    listener: impl Listener,
     routes: Router,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
@@ -92,7 +115,7 @@ pub async fn serve(
 }
 
 async fn serve_with(
-    listener: TcpListener,
+    mut listener: impl Listener,
     routes: Router,
     patience: Patience,
     stop: impl Future<Output = ()>,
@@ -141,11 +164,12 @@ async fn serve_with(
 }
 
 /// Serves one connection until the client ends it, vanishes, or the member stops.
-async fn converse(stream: TcpStream, routes: Router, patience: Patience, mut stopped: watch::Receiver<bool>) {
-    if let Err(error) = tune(&stream) {
-        // It works all the same, only slower, and is noticed later when its client vanishes.
-        tracing::debug!(%error, "socket options were refused");
-    }
+async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    routes: Router,
+    patience: Patience,
+    mut stopped: watch::Receiver<bool>,
+) {
     let asked = Arc::new(AtomicBool::new(false));
     let noted = asked.clone();
     let service = service_fn(move |request: Request<Incoming>| {

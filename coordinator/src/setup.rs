@@ -7,6 +7,7 @@ use std::{
     net::SocketAddr,
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -20,7 +21,10 @@ use tokio::{net::TcpListener, sync::oneshot, time::timeout};
 use crate::{
     clock::Clock,
     config::Config,
-    raft::{self, Identity, MemberStatus, Raft, RaftConfig, Role, Standing, Storage, Timing},
+    dial::Dialer,
+    raft::{
+        self, Identity, MemberStatus, Raft, RaftConfig, Role, Standing, Storage, Timing, disk::Directory,
+    },
     secrets::{ClusterKey, NewToken, new_token},
     serve,
 };
@@ -51,7 +55,9 @@ fn raft_config(
     RaftConfig {
         node_id: identity.node_id,
         data_dir: config.data_dir.clone(),
+        disk: Arc::new(Directory::new(config.data_dir.clone())),
         storage: if identity.standing == Standing::Member { Storage::Existing } else { Storage::New },
+        dialer: Dialer::tcp(),
         advertise_address: config.advertise.clone(),
         cluster_key: key,
         serving,

@@ -31,7 +31,7 @@ const BODY_TIME: Duration = if cfg!(test) { Duration::from_secs(1) } else { Dura
 /// Puts all routes together.
 pub fn assemble(api: &Api, beside: Router) -> Router {
     let local = rest::local(api).merge(grpc::local(api)).merge(beside);
-    let forwarder = forward::Forwarder::new(api.store.clone());
+    let forwarder = forward::Forwarder::new(api.store.clone(), api.dialer.clone());
     let led = rest::led(api)
         .merge(grpc::led(api))
         .fallback(nowhere)

@@ -12,7 +12,7 @@ use axum::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header, request::Parts};
 use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
+    client::legacy::Client,
     rt::{TokioExecutor, TokioTimer},
 };
 use shardplane_proto::causes::innermost;
@@ -28,12 +28,10 @@ use super::{
     family::Family,
     store::{Standing, Store},
 };
+use crate::dial::Dialer;
 
 /// Marks a request that a member has passed on already: two members that take each other for the leader must not play ball.
 const PASSED_ON: HeaderName = HeaderName::from_static("x-shardplane-forwarded");
-
-/// Longest wait for a connection to the leader.
-const CONNECT: Duration = Duration::from_secs(2);
 
 /// Longest wait for the head of an answer. Streams may go on for as long as they like after it.
 const HEAD: Duration = Duration::from_secs(60);
@@ -67,27 +65,24 @@ struct Broken {
 pub struct Forwarder {
     store: Arc<dyn Store>,
     standing: watch::Receiver<Standing>,
-    http1: Client<HttpConnector, Body>,
-    http2: Client<HttpConnector, Body>,
+    http1: Client<Dialer, Body>,
+    http2: Client<Dialer, Body>,
 }
 
 impl Forwarder {
     /// A forwarder to the leader of this.
-    pub fn new(store: Arc<dyn Store>) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(CONNECT));
-        connector.set_nodelay(true);
+    pub fn new(store: Arc<dyn Store>, dialer: Dialer) -> Self {
         let mut builder = Client::builder(TokioExecutor::new());
         builder
             .pool_timer(TokioTimer::new())
             .timer(TokioTimer::new())
             .pool_idle_timeout(Duration::from_secs(30));
-        let http1 = builder.build(connector.clone());
+        let http1 = builder.build(dialer.clone());
         builder
             .http2_only(true)
             .http2_keep_alive_interval(Duration::from_secs(5))
             .http2_keep_alive_timeout(Duration::from_secs(5));
-        Self { standing: store.standing(), store, http1, http2: builder.build(connector) }
+        Self { standing: store.standing(), store, http1, http2: builder.build(dialer) }
     }
 
     async fn send(&self, leader: &str, request: Request) -> Result<Response, Broken> {

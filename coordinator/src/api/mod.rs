@@ -27,7 +27,7 @@ use axum::Router;
 use shardplane_model::command::Timestamp;
 use ulid::Ulid;
 
-use crate::{clock::Clock, secrets::Sealer};
+use crate::{clock::Clock, dial::Dialer, secrets::Sealer};
 use store::{Reports, Store};
 
 /// Largest request body, bytes.
@@ -40,12 +40,18 @@ pub struct Api {
     reports: Arc<dyn Reports>,
     sealer: Sealer,
     clock: Clock,
+    dialer: Dialer,
 }
 
 impl Api {
     /// An API over this state and these reports.
     pub fn new(store: Arc<dyn Store>, reports: Arc<dyn Reports>, sealer: Sealer, clock: Clock) -> Self {
-        Self { store, reports, sealer, clock }
+        Self { store, reports, sealer, clock, dialer: Dialer::tcp() }
+    }
+
+    /// Reaches the leader by `dialer` instead of TCP.
+    pub fn reaching(self, dialer: Dialer) -> Self {
+        Self { dialer, ..self }
     }
 
     /// All routes. `beside` holds the services that every member answers itself: the members' own calls and host sessions.

@@ -5,7 +5,6 @@
 use std::{
     collections::HashMap,
     fmt,
-    fs::File,
     future::Future,
     io::{self, Read as _},
     pin::pin,
@@ -32,10 +31,12 @@ use tonic::{
 };
 
 use super::{
+    disk::{self, AnyFile, Disk},
     proof::{Distrust, Prover},
     types::{Snapshot, TypeConfig, Vote},
     wire::{Method, SnapshotHeader},
 };
+use crate::dial::Dialer;
 
 /// Bytes of one message: the largest entry with room to spare.
 pub(crate) const MAX_MESSAGE: usize = 32 << 20;
@@ -76,6 +77,7 @@ enum Line {
 /// The connections of one member.
 pub(crate) struct Peers {
     pub(crate) prover: Prover,
+    dialer: Dialer,
     channels: Mutex<HashMap<(String, Line), Channel>>,
 }
 
@@ -86,8 +88,8 @@ impl fmt::Debug for Peers {
 }
 
 impl Peers {
-    pub(crate) fn new(prover: Prover) -> Self {
-        Self { prover, channels: Mutex::default() }
+    pub(crate) fn new(prover: Prover, dialer: Dialer) -> Self {
+        Self { prover, dialer, channels: Mutex::default() }
     }
 
     fn client(&self, address: &str, line: Line) -> Result<RaftClient<Channel>, CallError> {
@@ -99,14 +101,13 @@ impl Peers {
                 let endpoint = Endpoint::from_shared(format!("http://{address}"))
                     .map_err(|_| CallError::Address(address.to_owned()))?
                     .connect_timeout(CONNECT)
-                    .tcp_nodelay(true)
                     .http2_keep_alive_interval(KEEP_ALIVE)
                     .keep_alive_timeout(KEEP_ALIVE)
                     .keep_alive_while_idle(true);
                 if channels.len() >= MAX_CHANNELS {
                     channels.clear();
                 }
-                let channel = endpoint.connect_lazy();
+                let channel = endpoint.connect_with_connector_lazy(self.dialer.clone());
                 channels.insert(key, channel.clone());
                 channel
             }
@@ -191,13 +192,15 @@ fn failed(address: &str, status: Status) -> CallError {
 pub(crate) struct Network {
     pub(crate) me: u64,
     pub(crate) peers: Arc<Peers>,
+    pub(crate) disk: Arc<dyn Disk>,
 }
 
 impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = Peer;
 
     async fn new_client(&mut self, target: u64, node: &BasicNode) -> Peer {
-        Peer { me: self.me, target, address: node.addr.clone(), peers: self.peers.clone() }
+        let (peers, disk) = (self.peers.clone(), self.disk.clone());
+        Peer { me: self.me, target, address: node.addr.clone(), peers, disk }
     }
 }
 
@@ -207,6 +210,7 @@ pub(crate) struct Peer {
     target: u64,
     address: String,
     peers: Arc<Peers>,
+    disk: Arc<dyn Disk>,
 }
 
 type RpcResult<A> = Result<A, RPCError<u64, BasicNode, RaftError<u64>>>;
@@ -252,12 +256,10 @@ impl Peer {
         let mut client = self.peers.client(&self.address, Line::Snapshots).map_err(network)?;
 
         let (chunks, sending) = mpsc::channel(CHUNKS_AHEAD);
-        let prover = self.peers.prover.clone();
-        let reading =
-            tokio::task::spawn_blocking(move || send_chunks(*snapshot.snapshot, header, &prover, &chunks));
-        let called = timeout(deadline, client.install_snapshot(ReceiverStream::new(sending))).await;
-        // The call is over, so nobody takes chunks any more and the reading task ends.
-        let read = reading.await.map_err(io::Error::other).and_then(|read| read);
+        let reading = send_chunks(&self.disk, *snapshot.snapshot, header, &self.peers.prover, chunks);
+        let calling = timeout(deadline, client.install_snapshot(ReceiverStream::new(sending)));
+        // When the call is over, nobody takes chunks any more and the reading ends.
+        let (read, called) = tokio::join!(reading, calling);
         if let Err(error) = read {
             let signature = Some(snapshot.meta.signature());
             let error = StorageIOError::read_snapshot(signature, AnyError::new(&error));
@@ -280,26 +282,32 @@ impl Peer {
 
 /// Reads the snapshot into chunks: the header alone, the data, the proof. Ends early without an error when the receiver is
 /// gone: then the call has failed and says why.
-fn send_chunks(
-    mut file: File,
+async fn send_chunks(
+    disk: &Arc<dyn Disk>,
+    mut file: AnyFile,
     header: RaftMessage,
     prover: &Prover,
-    chunks: &mpsc::Sender<SnapshotChunk>,
+    chunks: mpsc::Sender<SnapshotChunk>,
 ) -> io::Result<()> {
     let mut proof = prover.stream(&header);
     let first = SnapshotChunk { header: Some(header), data: Vec::new(), proof: Vec::new() };
-    let mut open = chunks.blocking_send(first).is_ok();
+    let mut open = chunks.send(first).await.is_ok();
     while open {
-        let mut data = Vec::with_capacity(CHUNK);
-        if (&mut file).take(CHUNK as u64).read_to_end(&mut data)? == 0 {
+        let read = move || {
+            let mut data = Vec::with_capacity(CHUNK);
+            (&mut file).take(CHUNK as u64).read_to_end(&mut data).map(|_| (file, data))
+        };
+        let (rest, data) = disk::run(disk, read).await.map_err(io::Error::other)??;
+        file = rest;
+        if data.is_empty() {
             break;
         }
         proof.add(&data);
-        open = chunks.blocking_send(SnapshotChunk { header: None, data, proof: Vec::new() }).is_ok();
+        open = chunks.send(SnapshotChunk { header: None, data, proof: Vec::new() }).await.is_ok();
     }
     if open {
         let last = SnapshotChunk { header: None, data: Vec::new(), proof: proof.finish() };
-        let _ = chunks.blocking_send(last);
+        let _ = chunks.send(last).await;
     }
     Ok(())
 }

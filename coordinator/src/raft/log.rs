@@ -17,6 +17,8 @@ use redb::{Database, Durability, ReadableDatabase as _, ReadableTable as _, Tabl
 use tokio::sync::watch;
 
 use super::{
+    Storage,
+    disk::{self, Disk},
     record::{self, EntryRecord, Position, RecordError, VoteRecord},
     tail::Tail,
     types::{LogEntry, LogId, StorageError, TypeConfig, Vote},
@@ -43,8 +45,8 @@ pub(crate) enum LogError {
     Storage(#[source] Box<redb::Error>),
     #[error("a record of the log cannot be read")]
     Record(#[from] RecordError),
-    #[error("the task that reads and writes the log ended early")]
-    Task(#[from] tokio::task::JoinError),
+    #[error(transparent)]
+    Task(#[from] disk::Ended),
     #[error("it belongs to node {found}, not to node {expected}")]
     OtherNode { found: u64, expected: u64 },
     #[error("it belongs to no node: it was never initialised")]
@@ -63,7 +65,7 @@ macro_rules! from_redb {
 from_redb!(DatabaseError TransactionError TableError StorageError CommitError SetDurabilityError);
 
 /// How the file is opened.
-pub(crate) fn builder() -> redb::Builder {
+fn builder() -> redb::Builder {
     let mut builder = Database::builder();
     builder.set_cache_size(CACHE);
     builder
@@ -80,12 +82,19 @@ struct OpenFile {
 #[derive(Debug, Clone)]
 pub(crate) struct LogStore {
     file: Arc<OpenFile>,
+    disk: Arc<dyn Disk>,
     tail: Arc<Mutex<Tail>>,
 }
 
 impl LogStore {
-    /// The log of `node` in an open file; `new` says that the file may be empty.
-    pub(crate) fn open(db: Database, node: u64, new: bool, tail_entries: usize) -> Result<Self, LogError> {
+    /// The log of `node` on a disk; it keeps about so many entries in memory.
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        node: u64,
+        storage: Storage,
+        tail_entries: usize,
+    ) -> Result<Self, LogError> {
+        let db = disk.log(&builder(), storage)?;
         let txn = db.begin_write()?;
         txn.open_table(ENTRIES)?;
         {
@@ -94,7 +103,7 @@ impl LogStore {
             match found {
                 Some(found) if found != node => return Err(LogError::OtherNode { found, expected: node }),
                 Some(_) => {}
-                None if new => {
+                None if storage == Storage::New => {
                     facts.insert(NODE, record::encode(&node)?.as_slice())?;
                 }
                 None => return Err(LogError::NoNode),
@@ -102,7 +111,7 @@ impl LogStore {
         }
         txn.commit()?;
         let file = OpenFile { db, closed: watch::channel(()).0 };
-        Ok(Self { file: Arc::new(file), tail: Arc::new(Mutex::new(Tail::new(tail_entries))) })
+        Ok(Self { file: Arc::new(file), disk, tail: Arc::new(Mutex::new(Tail::new(tail_entries))) })
     }
 
     /// The position up to which entries were purged.
@@ -125,7 +134,7 @@ impl LogStore {
         work: impl FnOnce(&Database) -> Result<T, LogError> + Send + 'static,
     ) -> Result<T, LogError> {
         let file = self.file.clone();
-        tokio::task::spawn_blocking(move || work(&file.db)).await?
+        disk::run(&self.disk, move || work(&file.db)).await?
     }
 
     async fn read(&self, range: Range<u64>, max_bytes: usize) -> Result<Vec<LogEntry>, StorageError> {

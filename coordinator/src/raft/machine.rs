@@ -2,7 +2,6 @@
 //! clone of the state for all readers of this member. It is rebuilt from the snapshot and the log at each start.
 
 use std::{
-    fs::File,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, PoisonError, RwLock},
 };
@@ -15,6 +14,7 @@ use tokio::sync::watch;
 
 use super::{
     Revision,
+    disk::{self, AnyFile},
     snapshot::{self, SnapshotDir, SnapshotError},
     types::{Answers, LogEntry, LogId, Snapshot, SnapshotMeta, StorageError, StoredMembership, TypeConfig},
 };
@@ -144,7 +144,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
         Builder { meta, state: self.state.clone(), snapshots: self.snapshots.clone() }
     }
 
-    async fn begin_receiving_snapshot(&mut self) -> Result<Box<File>, StorageError> {
+    async fn begin_receiving_snapshot(&mut self) -> Result<Box<AnyFile>, StorageError> {
         let file = self.snapshots.scratch();
         Ok(Box::new(file.map_err(|e| StorageIOError::write_snapshot(None, AnyError::new(&e)))?))
     }
@@ -152,10 +152,11 @@ impl RaftStateMachine<TypeConfig> for Machine {
     async fn install_snapshot(
         &mut self,
         meta: &SnapshotMeta,
-        mut received: Box<File>,
+        mut received: Box<AnyFile>,
     ) -> Result<(), StorageError> {
         let (snapshots, covered) = (self.snapshots.clone(), meta.clone());
-        let installed = tokio::task::spawn_blocking(move || snapshots.install(&covered, &mut received)).await;
+        let installed =
+            disk::run(&self.snapshots.disk, move || snapshots.install(&covered, &mut received)).await;
         let state = installed
             .map_err(SnapshotError::from)
             .and_then(|state| state)
@@ -181,7 +182,7 @@ pub(crate) struct Builder {
 impl RaftSnapshotBuilder<TypeConfig> for Builder {
     async fn build_snapshot(&mut self) -> Result<Snapshot, StorageError> {
         let (snapshots, meta, state) = (self.snapshots.clone(), self.meta.clone(), self.state.clone());
-        let built = tokio::task::spawn_blocking(move || snapshots.build(&meta, &state)).await;
+        let built = disk::run(&self.snapshots.disk, move || snapshots.build(&meta, &state)).await;
         let file = built
             .map_err(SnapshotError::from)
             .and_then(|file| file)

@@ -2,11 +2,12 @@
 //! this member, and the members. Everybody else in the coordinator goes through [`Raft`]; the consensus library (openraft)
 //! and the store (redb) are not seen outside this folder.
 //!
-//! `log`, `tail`, `record`: the log on disk · `machine`, `snapshot`: the state · `client`, `service`, `proof`, `wire`: members'
+//! `disk`: the files · `log`, `tail`, `record`: the log on disk · `machine`, `snapshot`: the state · `client`, `service`, `proof`, `wire`: members'
 //! calls · `propose`, `read`, `role`: what the rest of the coordinator uses · `membership` decides and `members` does
 //! changes of the membership · `identity`, `remote`: init, join and leave.
 
 mod client;
+pub mod disk;
 mod identity;
 mod log;
 mod machine;

@@ -1,7 +1,6 @@
 //! Starting a member. In: its identity, data directory, address and the cluster key. Out: a running [`Raft`].
 
 use std::{
-    fs::File,
     io,
     path::PathBuf,
     sync::{Arc, atomic::AtomicBool},
@@ -18,6 +17,7 @@ use tokio::sync::{Semaphore, watch};
 use super::{
     Raft, Role,
     client::{Network, Peers},
+    disk::{self, Disk},
     log::{self, LogError, LogStore},
     machine::{Machine, Published},
     members::Keeper,
@@ -28,9 +28,8 @@ use super::{
     snapshot::{SnapshotDir, SnapshotError},
     types::Core,
 };
-use crate::{clock::Clock, secrets::ClusterKey};
+use crate::{clock::Clock, dial::Dialer, secrets::ClusterKey};
 
-const LOG: &str = "log.redb";
 /// Longest time for sending and installing one snapshot.
 const SNAPSHOT: Duration = Duration::from_secs(600);
 /// Entries in one AppendEntries; the log bounds their bytes.
@@ -80,10 +79,14 @@ impl Default for Timing {
 pub struct RaftConfig {
     /// Its node id, see [`super::Identity`].
     pub node_id: u64,
-    /// Log and snapshot; the directory exists.
+    /// Where log and snapshot are, for messages.
     pub data_dir: PathBuf,
-    /// Which files to expect in it.
+    /// Log and snapshot.
+    pub disk: Arc<dyn Disk>,
+    /// Which files to expect on it.
     pub storage: Storage,
+    /// Reaches the other members.
+    pub dialer: Dialer,
     /// `host:port` at which the other members reach it.
     pub advertise_address: String,
     /// The cluster key.
@@ -118,6 +121,8 @@ enum Cause {
     Hole,
     #[error("{0}")]
     Io(#[from] io::Error),
+    #[error("the files: {0}")]
+    Task(#[from] disk::Ended),
     #[error("the timings are not valid: {0}")]
     Timing(String),
     #[error("the consensus core: {0}")]
@@ -130,24 +135,8 @@ impl Raft {
     /// # Errors
     /// When its files are missing, damaged, in use or of another node.
     pub async fn open(config: RaftConfig) -> Result<Self, RaftOpenError> {
-        let path = config.data_dir.join(LOG);
-        let (node, storage) = (config.node_id, config.storage);
-        let open_log = move || {
-            let db = match storage {
-                Storage::New => log::builder().create(path),
-                Storage::Existing => log::builder().open(path),
-            };
-            LogStore::open(db?, node, storage == Storage::New, log::TAIL_ENTRIES)
-        };
-        Self::open_with(config, open_log).await
-    }
-
-    pub(crate) async fn open_with(
-        config: RaftConfig,
-        open_log: impl FnOnce() -> Result<LogStore, LogError> + Send + 'static,
-    ) -> Result<Self, RaftOpenError> {
         let data_dir = config.data_dir.clone();
-        start(config, open_log).await.map_err(|cause| RaftOpenError { data_dir, cause })
+        start(config).await.map_err(|cause| RaftOpenError { data_dir, cause })
     }
 
     /// Makes this new member a cluster of one. Once in the life of a cluster; every other member joins.
@@ -170,20 +159,18 @@ impl Raft {
     }
 }
 
-async fn start(
-    config: RaftConfig,
-    open_log: impl FnOnce() -> Result<LogStore, LogError> + Send + 'static,
-) -> Result<Raft, Cause> {
+async fn start(config: RaftConfig) -> Result<Raft, Cause> {
     let timing = &config.timing;
     let core_config = core_config(timing)?;
     let published = Published::new();
-    let snapshots = Arc::new(SnapshotDir::new(&config.data_dir));
+    let snapshots = Arc::new(SnapshotDir::new(config.disk.clone()));
 
-    let (dir, shown) = (config.data_dir.clone(), published.clone());
-    let opening = tokio::task::spawn_blocking(move || {
-        let log = open_log()?;
+    let (disk, shown) = (config.disk.clone(), published.clone());
+    let (id, storage) = (config.node_id, config.storage);
+    let opening = disk::run(&config.disk, move || {
+        let log = LogStore::open(disk.clone(), id, storage, log::TAIL_ENTRIES)?;
         // A file that was just made is there for good only when its directory is synced too.
-        File::open(&dir)?.sync_all()?;
+        disk.sync_names()?;
         snapshots.sweep()?;
         let machine = Machine::load(snapshots, shown)?;
         if log.purged()?.map(|at| at.index) > machine.last().map(|at| at.index) {
@@ -191,13 +178,12 @@ async fn start(
         }
         Ok((log, machine))
     });
-    let (log, machine) = opening.await.map_err(|e| Cause::Core(e.to_string()))??;
+    let (log, machine) = opening.await??;
     let closed = log.closed();
 
-    let id = config.node_id;
     let prover = Prover::new(&config.cluster_key);
-    let peers = Arc::new(Peers::new(prover.clone()));
-    let network = Network { me: id, peers: peers.clone() };
+    let peers = Arc::new(Peers::new(prover.clone(), config.dialer));
+    let network = Network { me: id, peers: peers.clone(), disk: config.disk.clone() };
     let core = Core::new(id, Arc::new(core_config), network, log, machine);
     let core = core.await.map_err(|fatal| Cause::Core(fatal.to_string()))?;
 
@@ -222,6 +208,7 @@ async fn start(
         core: core.clone(),
         prover,
         keeper: keeper.clone(),
+        disk: config.disk,
         serving: config.serving,
         receiving: Arc::new(Semaphore::new(1)),
         dismissed: Arc::new(Dismissed::default()),

@@ -12,7 +12,7 @@ use super::{
     proof::Prover,
     wire::{JoinRequest, LeaveRequest, MembersAnswer, Method},
 };
-use crate::secrets::ClusterKey;
+use crate::{dial::Dialer, secrets::ClusterKey};
 
 /// The call itself takes this much longer than what it asks for.
 const MARGIN: Duration = Duration::from_secs(15);
@@ -70,7 +70,7 @@ async fn ask<Q: Serialize>(
     question: &Q,
     deadline: Duration,
 ) -> Result<Vec<MemberStatus>, RemoteError> {
-    let peers = Peers::new(Prover::new(key));
+    let peers = Peers::new(Prover::new(key), Dialer::tcp());
     let until = Instant::now() + deadline;
     let mut address = any.to_owned();
     loop {

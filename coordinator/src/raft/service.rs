@@ -2,7 +2,7 @@
 //! and of the membership. Mounted on the member's one port by `serve`.
 
 use std::{
-    fs::File,
+    io::Write as _,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -14,13 +14,13 @@ use openraft::raft::{AppendEntriesRequest, SnapshotResponse, VoteRequest};
 use serde::{Serialize, de::DeserializeOwned};
 use shardplane_proto::v1::{RaftMessage, SnapshotChunk, raft_server};
 use tokio::{
-    io::AsyncWriteExt as _,
     sync::{Notify, Semaphore},
     time::timeout,
 };
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{
+    disk::{self, AnyFile, Disk},
     members::Keeper,
     proof::{Distrust, Prover},
     types::{Core, Snapshot, TypeConfig},
@@ -39,6 +39,7 @@ pub struct RaftService {
     pub(crate) core: Core,
     pub(crate) prover: Prover,
     pub(crate) keeper: Keeper,
+    pub(crate) disk: Arc<dyn Disk>,
     /// False while the member only joins.
     pub(crate) serving: bool,
     /// One snapshot is received at a time.
@@ -73,20 +74,19 @@ impl RaftService {
         &self,
         header: &RaftMessage,
         mut chunks: Streaming<SnapshotChunk>,
-    ) -> Result<File, Status> {
-        let file =
-            self.core.begin_receiving_snapshot().await.map_err(|e| Status::unavailable(e.to_string()))?;
-        let mut file = tokio::fs::File::from_std(*file);
+    ) -> Result<AnyFile, Status> {
+        let mut file =
+            *self.core.begin_receiving_snapshot().await.map_err(|e| Status::unavailable(e.to_string()))?;
         let mut proof = self.prover.stream(header);
         loop {
             let chunk = next(&mut chunks).await?;
             if !chunk.proof.is_empty() {
                 proof.check(&chunk.proof).map_err(|e| Status::unauthenticated(e.to_string()))?;
-                file.flush().await?;
-                return Ok(file.into_std().await);
+                return Ok(file);
             }
             proof.add(&chunk.data);
-            file.write_all(&chunk.data).await?;
+            let written = disk::run(&self.disk, move || file.write_all(&chunk.data).map(|()| file)).await;
+            file = written.map_err(|e| Status::internal(e.to_string()))??;
         }
     }
 }

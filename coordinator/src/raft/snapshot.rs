@@ -3,11 +3,8 @@
 //! leaves the old one or the new one. Called by the state machine and the receiver of snapshots.
 
 use std::{
-    fs::{self, File},
     io::{self, BufRead as _, BufReader, BufWriter, Read as _, Seek as _, SeekFrom, Write},
-    os::unix::fs::OpenOptionsExt as _,
-    path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use serde::{Deserialize as _, Serialize as _};
@@ -15,6 +12,7 @@ use sha2::{Digest as _, Sha256};
 use shardplane_model::state::State;
 
 use super::{
+    disk::{self, AnyFile, Disk},
     record::{self, RecordError, SnapshotRecord},
     types::SnapshotMeta,
 };
@@ -35,35 +33,38 @@ pub(crate) enum SnapshotError {
     Damaged,
     #[error("the snapshot covers something else than its sender said")]
     Mismatch,
-    #[error("the task that works on the snapshot ended early")]
-    Task(#[from] tokio::task::JoinError),
+    #[error(transparent)]
+    Task(#[from] disk::Ended),
 }
 
-/// The folder that holds the current snapshot.
+const CURRENT: &str = "snapshot.jsonl";
+/// How names of snapshots that are not whole yet begin.
+const NEXT: &str = "snapshot.next-";
+
+/// The disk that holds the current snapshot.
 #[derive(Debug)]
 pub(crate) struct SnapshotDir {
-    dir: PathBuf,
+    pub(crate) disk: Arc<dyn Disk>,
     /// Held while the current snapshot is replaced.
     replacing: Mutex<()>,
 }
 
 impl SnapshotDir {
-    pub(crate) fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), replacing: Mutex::new(()) }
+    pub(crate) fn new(disk: Arc<dyn Disk>) -> Self {
+        Self { disk, replacing: Mutex::new(()) }
     }
 
-    fn path(&self) -> PathBuf {
-        self.dir.join("snapshot.jsonl")
-    }
-
-    /// An unnamed file in the same folder, for a snapshot that is being received.
-    pub(crate) fn scratch(&self) -> io::Result<File> {
-        tempfile::tempfile_in(&self.dir)
+    /// A file without a name, for a snapshot that is being received.
+    pub(crate) fn scratch(&self) -> io::Result<AnyFile> {
+        let name = next();
+        let file = self.disk.create(&name)?;
+        self.disk.remove(&name)?;
+        Ok(file)
     }
 
     /// The current snapshot, if there is one. The file stays whole while it is read, even when it is replaced.
-    pub(crate) fn current(&self) -> Result<Option<(SnapshotMeta, File)>, SnapshotError> {
-        match File::open(self.path()) {
+    pub(crate) fn current(&self) -> Result<Option<(SnapshotMeta, AnyFile)>, SnapshotError> {
+        match self.disk.open(CURRENT) {
             Ok(mut file) => Ok(Some((head(&mut file)?, file))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.into()),
@@ -71,7 +72,7 @@ impl SnapshotDir {
     }
 
     /// Writes a snapshot of `state`; it becomes the current one unless a newer one came in the meantime.
-    pub(crate) fn build(&self, meta: &SnapshotMeta, state: &State) -> Result<File, SnapshotError> {
+    pub(crate) fn build(&self, meta: &SnapshotMeta, state: &State) -> Result<AnyFile, SnapshotError> {
         self.replace(meta, |out| {
             let mut out = Hashing { out, hash: Sha256::new() };
             out.write_all(&record::encode(&SnapshotRecord::from(meta))?)?;
@@ -85,7 +86,11 @@ impl SnapshotDir {
     }
 
     /// Makes a received snapshot the current one and reads its state.
-    pub(crate) fn install(&self, meta: &SnapshotMeta, received: &mut File) -> Result<State, SnapshotError> {
+    pub(crate) fn install(
+        &self,
+        meta: &SnapshotMeta,
+        received: &mut AnyFile,
+    ) -> Result<State, SnapshotError> {
         let (found, state) = read(received)?;
         if found.last_log_id != meta.last_log_id {
             return Err(SnapshotError::Mismatch);
@@ -98,43 +103,55 @@ impl SnapshotDir {
     fn replace(
         &self,
         meta: &SnapshotMeta,
-        write: impl FnOnce(&mut BufWriter<File>) -> Result<(), SnapshotError>,
-    ) -> Result<File, SnapshotError> {
-        let (file, next) = tempfile::Builder::new()
-            .prefix("snapshot.next-")
-            .make_in(&self.dir, |path| {
-                File::options().read(true).write(true).create_new(true).mode(0o600).open(path)
-            })?
-            .into_parts();
-        let mut out = BufWriter::with_capacity(1 << 16, file);
+        write: impl FnOnce(&mut BufWriter<AnyFile>) -> Result<(), SnapshotError>,
+    ) -> Result<AnyFile, SnapshotError> {
+        let name = next();
+        let written = self.write_and_name(&name, meta, write);
+        if written.is_err() {
+            // What cannot be removed now is removed at the next start; why the snapshot failed is told.
+            let _ = self.disk.remove(&name);
+        }
+        written
+    }
+
+    fn write_and_name(
+        &self,
+        name: &str,
+        meta: &SnapshotMeta,
+        write: impl FnOnce(&mut BufWriter<AnyFile>) -> Result<(), SnapshotError>,
+    ) -> Result<AnyFile, SnapshotError> {
+        let mut out = BufWriter::with_capacity(1 << 16, self.disk.create(name)?);
         write(&mut out)?;
         let mut file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
-        file.sync_all()?;
+        file.sync()?;
         file.seek(SeekFrom::Start(0))?;
 
         let _replacing = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
         let newer = self.current()?.is_some_and(|(current, _)| current.last_log_id > meta.last_log_id);
-        if !newer {
-            next.persist(self.path()).map_err(|e| e.error)?;
-            File::open(&self.dir)?.sync_all()?;
+        if newer {
+            self.disk.remove(name)?;
+        } else {
+            self.disk.rename(name, CURRENT)?;
+            self.disk.sync_names()?;
         }
         Ok(file)
     }
 
     /// Removes what a crash left behind.
     pub(crate) fn sweep(&self) -> io::Result<()> {
-        for entry in fs::read_dir(&self.dir)? {
-            let entry = entry?;
-            if entry.file_name().to_string_lossy().starts_with("snapshot.next-") {
-                fs::remove_file(entry.path())?;
-            }
+        for name in self.disk.names()?.into_iter().filter(|name| name.starts_with(NEXT)) {
+            self.disk.remove(&name)?;
         }
         Ok(())
     }
 }
 
+fn next() -> String {
+    format!("{NEXT}{:016x}", rand::random::<u64>())
+}
+
 /// What the file covers; the file is rewound.
-fn head(file: &mut File) -> Result<SnapshotMeta, SnapshotError> {
+fn head(file: &mut AnyFile) -> Result<SnapshotMeta, SnapshotError> {
     let mut line = Vec::new();
     BufReader::new(&mut *file).read_until(b'\n', &mut line)?;
     file.seek(SeekFrom::Start(0))?;
@@ -142,8 +159,8 @@ fn head(file: &mut File) -> Result<SnapshotMeta, SnapshotError> {
 }
 
 /// Checks the whole file, then reads it.
-pub(crate) fn read(file: &mut File) -> Result<(SnapshotMeta, State), SnapshotError> {
-    let body = file.metadata()?.len().checked_sub(TRAILER).ok_or(SnapshotError::Damaged)?;
+pub(crate) fn read(file: &mut AnyFile) -> Result<(SnapshotMeta, State), SnapshotError> {
+    let body = file.length()?.checked_sub(TRAILER).ok_or(SnapshotError::Damaged)?;
     file.seek(SeekFrom::Start(0))?;
     let mut hash = Hashing { out: &mut io::sink(), hash: Sha256::new() };
     io::copy(&mut BufReader::with_capacity(1 << 16, &mut *file).take(body), &mut hash)?;

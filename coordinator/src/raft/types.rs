@@ -13,7 +13,7 @@ openraft::declare_raft_types!(
         R = Answers,
         NodeId = u64,
         Node = openraft::BasicNode,
-        SnapshotData = std::fs::File,
+        SnapshotData = super::disk::AnyFile,
 );
 
 pub(crate) type LogId = openraft::LogId<u64>;

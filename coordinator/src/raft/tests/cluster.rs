@@ -9,6 +9,7 @@ use super::{
     Machine, add, add_token, has_token, leader_of, outcome_is_known, single, three, timing, until, write,
 };
 use crate::{
+    dial::Dialer,
     raft::{
         ProposeError, ReadError, Role, Timing,
         client::Peers,
@@ -161,10 +162,10 @@ async fn who_has_another_key_is_not_heard() {
     let mut machine = single(timing()).await;
     let address = machine.address.to_string();
     let second = std::time::Duration::from_secs(5);
-    let stranger = Peers::new(Prover::new(&ClusterKey::for_tests(2)));
+    let stranger = Peers::new(Prover::new(&ClusterKey::for_tests(2)), Dialer::tcp());
     let refused = stranger.call::<_, ProbeAnswer>(&address, 0, Method::Probe, &(), second).await;
     assert!(refused.unwrap_err().to_string().contains("does not hold this cluster's key"));
-    let member = Peers::new(Prover::new(&ClusterKey::for_tests(1)));
+    let member = Peers::new(Prover::new(&ClusterKey::for_tests(1)), Dialer::tcp());
     let answer = member.call::<_, ProbeAnswer>(&address, 0, Method::Probe, &(), second).await.unwrap();
     assert_eq!(answer.id, 1);
     let misled = member.call::<_, ProbeAnswer>(&address, 9, Method::Probe, &(), second).await;

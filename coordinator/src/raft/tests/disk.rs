@@ -8,14 +8,15 @@ use std::{
     },
 };
 
-use redb::{StorageBackend, backends::InMemoryBackend};
+use futures::future::BoxFuture;
+use redb::{Builder, Database, DatabaseError, StorageBackend, backends::InMemoryBackend};
 
 use super::{
-    Machine, PATIENCE, add_token, config, has_token, leads, open_log, outcome_is_known, single, timing, until,
+    Machine, PATIENCE, add_token, config, has_token, leads, outcome_is_known, single, timing, until,
 };
 use crate::raft::{
     Raft, Role, Storage, Timing,
-    log::{TAIL_ENTRIES, builder},
+    disk::{AnyFile, Directory, Disk},
 };
 
 /// A disk whose fsync fails from some moment on.
@@ -50,13 +51,55 @@ impl StorageBackend for Failing {
     }
 }
 
+/// A directory whose log lies on such a disk.
+#[derive(Debug)]
+struct FailingLog {
+    files: Directory,
+    broken: Arc<AtomicBool>,
+}
+
+impl Disk for FailingLog {
+    fn log(&self, builder: &Builder, _: Storage) -> Result<Database, DatabaseError> {
+        builder.create_with_backend(Failing { disk: InMemoryBackend::new(), broken: self.broken.clone() })
+    }
+
+    fn open(&self, name: &str) -> io::Result<AnyFile> {
+        self.files.open(name)
+    }
+
+    fn create(&self, name: &str) -> io::Result<AnyFile> {
+        self.files.create(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.files.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.files.remove(name)
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        self.files.names()
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        self.files.sync_names()
+    }
+
+    fn run(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {
+        self.files.run(work)
+    }
+}
+
 #[tokio::test]
 async fn sch_10_a_failed_fsync_stops_the_member_before_it_answers() {
     let dir = tempfile::tempdir().unwrap();
     let broken = Arc::new(AtomicBool::new(false));
-    let disk = Failing { disk: InMemoryBackend::new(), broken: broken.clone() };
-    let open = move || Ok(open_log(builder().create_with_backend(disk).unwrap(), TAIL_ENTRIES));
-    let raft = Raft::open_with(config(1, dir.path(), "127.0.0.1:1", Storage::New), open).await.unwrap();
+    let mut config = config(1, dir.path(), "127.0.0.1:1", Storage::New);
+    let files = Directory::new(dir.path().to_owned());
+    config.disk = Arc::new(FailingLog { files, broken: broken.clone() });
+    let raft = Raft::open(config).await.unwrap();
     raft.initialize().await.unwrap();
     until("it leads", || leads(&raft)).await;
     raft.propose(vec![add_token(1)]).await.unwrap();

@@ -5,7 +5,7 @@ mod disk;
 mod membership;
 mod suite;
 
-use std::{future::Future, net::SocketAddr, path::Path, time::Duration};
+use std::{future::Future, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use shardplane_model::{
     command::{Command, Timestamp},
@@ -20,8 +20,8 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{ProposeError, Raft, RaftConfig, Role, Storage, Timing, log::LogStore};
-use crate::{clock::Clock, secrets::ClusterKey, serve};
+use super::{ProposeError, Raft, RaftConfig, Role, Storage, Timing, disk::Directory};
+use crate::{clock::Clock, dial::Dialer, secrets::ClusterKey, serve};
 
 /// How long a test waits for a fact; a loaded machine needs elections of several seconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -62,7 +62,9 @@ pub(super) fn config(id: u64, dir: &Path, address: &str, storage: Storage) -> Ra
     RaftConfig {
         node_id: id,
         data_dir: dir.to_owned(),
+        disk: Arc::new(Directory::new(dir.to_owned())),
         storage,
+        dialer: Dialer::tcp(),
         advertise_address: address.to_owned(),
         cluster_key: ClusterKey::for_tests(1),
         serving: true,
@@ -179,11 +181,6 @@ pub(super) async fn write(machines: &[Machine], number: u128) {
             Err(error) => assert!(Instant::now() < deadline, "token {number}: {error}"),
         }
     }
-}
-
-/// A log on a backend of a test.
-pub(super) fn open_log(db: redb::Database, tail: usize) -> LogStore {
-    LogStore::open(db, 1, true, tail).unwrap()
 }
 
 pub(super) fn outcome_is_known(error: &ProposeError) -> bool {

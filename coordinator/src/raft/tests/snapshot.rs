@@ -1,11 +1,11 @@
 //! Snapshot files: format 1 stays readable, damage is noticed, an older one never takes the place of a newer one.
 
-use std::io::Write as _;
+use std::{fs, io::Write as _, path::Path};
 
 use shardplane_proto::ids::TokenId;
 
 use super::*;
-use crate::raft::types::LogId;
+use crate::raft::{disk::Directory, types::LogId};
 
 const GOLDEN: &[u8] = include_bytes!("golden/snapshot-1.jsonl");
 
@@ -14,10 +14,14 @@ fn meta(index: u64) -> SnapshotMeta {
     SnapshotMeta { last_log_id: Some(last), snapshot_id: index.to_string(), ..SnapshotMeta::default() }
 }
 
-fn file(bytes: &[u8]) -> File {
+fn snapshots(dir: &Path) -> SnapshotDir {
+    SnapshotDir::new(Arc::new(Directory::new(dir.to_owned())))
+}
+
+fn file(bytes: &[u8]) -> AnyFile {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(bytes).unwrap();
-    file
+    Box::new(file)
 }
 
 #[test]
@@ -43,7 +47,7 @@ fn damage_is_noticed() {
 #[test]
 fn an_older_snapshot_does_not_replace_a_newer_one() {
     let dir = tempfile::tempdir().unwrap();
-    let snapshots = SnapshotDir::new(dir.path());
+    let snapshots = snapshots(dir.path());
     snapshots.build(&meta(20), &State::default()).unwrap();
     snapshots.build(&meta(10), &State::default()).unwrap();
     assert_eq!(snapshots.current().unwrap().unwrap().0, meta(20));
@@ -54,7 +58,7 @@ fn an_older_snapshot_does_not_replace_a_newer_one() {
 #[test]
 fn a_snapshot_of_something_else_is_not_installed() {
     let dir = tempfile::tempdir().unwrap();
-    let snapshots = SnapshotDir::new(dir.path());
+    let snapshots = snapshots(dir.path());
     let mut built = snapshots.build(&meta(20), &State::default()).unwrap();
     assert!(matches!(snapshots.install(&meta(30), &mut built), Err(SnapshotError::Mismatch)));
     assert_eq!(snapshots.current().unwrap().unwrap().0, meta(20));
@@ -73,8 +77,8 @@ fn write_golden() {
     let membership = openraft::Membership::new(vec![[1, 2, 3].into()], nodes);
     let last_membership = crate::raft::types::StoredMembership::new(meta(1).last_log_id, membership);
     let dir = tempfile::tempdir().unwrap();
-    let snapshots = SnapshotDir::new(dir.path());
+    let snapshots = snapshots(dir.path());
     snapshots.build(&SnapshotMeta { last_membership, ..meta(42) }, &state).unwrap();
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/raft/tests/golden/snapshot-1.jsonl");
-    fs::copy(snapshots.path(), path).unwrap();
+    fs::copy(dir.path().join(CURRENT), path).unwrap();
 }

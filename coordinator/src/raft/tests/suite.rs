@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use openraft::testing::{StoreBuilder, Suite};
-use redb::backends::InMemoryBackend;
 use tempfile::TempDir;
 
-use super::open_log;
 use crate::raft::{
-    log::{LogStore, TAIL_ENTRIES, builder},
+    Storage,
+    disk::{Directory, Disk},
+    log::{LogStore, TAIL_ENTRIES},
     machine::{Machine, Published},
     snapshot::SnapshotDir,
     types::{StorageError, TypeConfig},
@@ -21,8 +21,9 @@ struct Stores {
 impl StoreBuilder<TypeConfig, LogStore, Machine, TempDir> for Stores {
     async fn build(&self) -> Result<(TempDir, LogStore, Machine), StorageError> {
         let dir = tempfile::tempdir().unwrap();
-        let log = open_log(builder().create_with_backend(InMemoryBackend::new()).unwrap(), self.tail);
-        let machine = Machine::load(Arc::new(SnapshotDir::new(dir.path())), Published::new()).unwrap();
+        let disk: Arc<dyn Disk> = Arc::new(Directory::new(dir.path().to_owned()));
+        let log = LogStore::open(disk.clone(), 1, Storage::New, self.tail).unwrap();
+        let machine = Machine::load(Arc::new(SnapshotDir::new(disk)), Published::new()).unwrap();
         Ok((dir, log, machine))
     }
 }
