@@ -73,7 +73,7 @@ pub fn placed_well(state: &State, observed: &Observed, plan: &Plan, now: u64) {
     }
 }
 
-/// No group that was formed loses its last copy by a decision of ours: among its wanted members one holds its data, be it on a host
+/// No group that owns slots loses its last copy by a decision of ours: among its wanted members one holds its data, be it on a host
 /// that is down.
 pub fn copies_are_kept(world: &World) {
     let state = &world.leader.state;
@@ -83,6 +83,9 @@ pub fn copies_are_kept(world: &World) {
             continue;
         }
         for group in resource.cluster_spec().unwrap().groups() {
+            if !world.owners.contains(&group.id) {
+                continue;
+            }
             let holds = |instance: &shardplane_model::state::Instance| {
                 world.mesh.nodes.values().any(|node| node.instance == instance.id && node.has_data)
             };

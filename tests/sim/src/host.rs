@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message as _;
 use shardplane_model::{
+    command::Ended,
     engine::{EngineKind, Report},
     observed::MemberReport,
     state::HostFacts,
@@ -16,23 +17,10 @@ use shardplane_proto::{
 };
 
 use super::{
+    machine::{Around, Machine},
     mesh::Mesh,
-    node::{Node, NodeId},
     rng::Rng,
 };
-
-/// A primary that died is held back that long, so that its replicas can take over.
-const HELD_BACK: u64 = 15_000;
-
-#[derive(Debug, Clone)]
-pub struct Machine {
-    pub node: Option<NodeId>,
-    /// When its engine answers; none while its host has heard no leader since it booted.
-    pub ready_at: Option<u64>,
-    pub gone_at: Option<u64>,
-    pub due: BTreeMap<TaskId, u64>,
-    pub outcomes: BTreeMap<TaskId, Option<String>>,
-}
 
 #[derive(Debug, Clone)]
 pub struct SimHost {
@@ -50,6 +38,8 @@ pub struct SimHost {
     pub failed: BTreeSet<InstanceId>,
     /// Machines that run although it says that they failed.
     pub misreported: BTreeSet<InstanceId>,
+    /// Engines here cannot write.
+    pub disk_full: bool,
 }
 
 impl SimHost {
@@ -73,20 +63,22 @@ impl SimHost {
         self.up = false;
         self.session = None;
         for machine in self.machines.values_mut() {
-            machine.ready_at = None;
-            machine.due.clear();
-            if let Some(node) = machine.node.and_then(|id| mesh.nodes.get_mut(&id)) {
-                node.up = false;
-                node.link_up = false;
-                node.sync_until = None;
+            machine.stopped();
+            if let Some(node) = machine.node_mut(mesh) {
+                node.crash();
             }
         }
     }
 
     pub fn power_on(&mut self, now: u64, rng: &mut Rng) {
         self.up = true;
-        self.facts.boot_id = format!("{:x}", rng.next());
+        self.facts.boot_id = format!("{:x}", rng.draw());
         self.connect_at = now + 1_000 + rng.below(4_000);
+    }
+
+    /// How its tasks ended.
+    pub fn outcomes(&self) -> impl Iterator<Item = (TaskId, &Ended)> {
+        self.machines.values().flat_map(|machine| &machine.outcomes).map(|(task, ended)| (*task, ended))
     }
 
     /// Everything on it is destroyed.
@@ -126,39 +118,12 @@ impl SimHost {
         self.machines.retain(|_, machine| machine.gone_at.is_none_or(|at| now < at));
         let may_start = self.session.is_some();
         for (id, instance) in wanted {
-            let config = v1::ValkeyConfig::decode(instance.engine_config.as_slice()).unwrap();
-            let machine = self.machines.entry(id).or_insert_with(|| Machine {
-                node: None,
-                ready_at: None,
-                gone_at: None,
-                due: BTreeMap::new(),
-                outcomes: BTreeMap::new(),
-            });
-            if machine.ready_at.is_none() && may_start {
-                let was_primary =
-                    machine.node.and_then(|id| mesh.nodes.get(&id)).is_some_and(Node::is_slot_master);
-                let held = if was_primary && config.has_replicas { HELD_BACK } else { 0 };
-                machine.ready_at = Some(now + 500 + rng.below(2_500) + held);
-            }
-            if machine.ready_at.is_none_or(|at| now < at) {
-                continue;
-            }
-            if self.failed.contains(&id) {
-                if let Some(node) = machine.node.and_then(|id| mesh.nodes.get_mut(&id)) {
-                    (node.up, node.link_up, node.sync_until) = (false, false, None);
-                }
-                continue;
-            }
-            let node = *machine.node.get_or_insert_with(|| rng.next() >> 1);
-            let ip = config.announce_ip.parse().unwrap();
-            mesh.nodes.entry(node).or_insert_with(|| Node::new(node, id, index, ip)).up = true;
-            for task in &instance.tasks {
-                let task_id: TaskId = task.task_id.parse().unwrap();
-                let at = *machine.due.entry(task_id).or_insert_with(|| now + rng.below(750));
-                if now >= at && !machine.outcomes.contains_key(&task_id) {
-                    let outcome = mesh.perform(node, &task.payload, reach, now);
-                    machine.outcomes.insert(task_id, outcome.err());
-                }
+            let fails = self.failed.contains(&id);
+            let machine = self.machines.entry(id).or_default();
+            let mut around = Around { host: index, mesh, reach, now, rng };
+            machine.step(id, instance, may_start, fails, &mut around);
+            if let Some(node) = machine.node_mut(mesh) {
+                node.disk_full = self.disk_full;
             }
         }
     }
@@ -166,7 +131,7 @@ impl SimHost {
     /// What it says of each machine.
     pub fn members(&self, mesh: &Mesh, now: Timestamp) -> Vec<(InstanceId, MemberReport)> {
         let report = |(id, machine): (&InstanceId, &Machine)| {
-            let node = machine.node.and_then(|id| mesh.nodes.get(&id)).filter(|node| node.up);
+            let node = machine.node(mesh).filter(|node| node.up);
             let engine = node.map(|node| node.report(now.0).encode_to_vec());
             let state = if machine.gone_at.is_some() {
                 v1::MachineState::Stopping
@@ -182,14 +147,10 @@ impl SimHost {
                 at: now,
                 machine: state,
                 message: String::new(),
-                engine_state: if node.is_some() {
-                    v1::EngineState::Running
-                } else {
-                    v1::EngineState::Starting
-                },
+                engine_state: machine.engine_state(mesh, now.0),
                 engine_message: String::new(),
                 engine: engine.and_then(|bytes| -> Option<Report> { EngineKind::Valkey.read_report(&bytes) }),
-                config_generation: 0,
+                config_generation: machine.config_generation,
                 failed_since: None,
             };
             (*id, said)

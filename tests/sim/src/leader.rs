@@ -30,7 +30,7 @@ pub struct Leader {
     pub ids: u64,
     /// Every decision that the log accepted, with its time.
     pub decided: Vec<(u64, Decision)>,
-    outcomes: BTreeMap<TaskId, Option<String>>,
+    outcomes: BTreeMap<TaskId, Ended>,
     /// What was planned in the last [`LATE`] steps, be it that the log has it or not.
     planned: VecDeque<(u64, Vec<Decision>)>,
 }
@@ -154,9 +154,7 @@ impl Leader {
                 member.failed_since = member.failed().then(|| before.unwrap_or(Timestamp(now)));
                 self.observed.members.insert(id, member);
             }
-            for machine in host.machines.values() {
-                self.outcomes.extend(machine.outcomes.iter().map(|(id, error)| (*id, error.clone())));
-            }
+            self.outcomes.extend(host.outcomes().map(|(task, ended)| (task, ended.clone())));
         }
     }
 
@@ -183,9 +181,9 @@ impl Leader {
                 notices.push(Notice::Gone { instance: instance.id, host: instance.host });
             }
         }
-        for (task, error) in &self.outcomes {
+        for (task, ended) in &self.outcomes {
             if self.state.tasks.get(task).is_some_and(|task| task.state == TaskState::Running) {
-                notices.push(Notice::TaskEnded { task: *task, ended: Ended::with(error.clone()) });
+                notices.push(Notice::TaskEnded { task: *task, ended: ended.clone() });
             }
         }
         notices.into_iter().map(Command::Notice).collect()

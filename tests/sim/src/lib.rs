@@ -3,9 +3,19 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 pub mod check;
+pub mod gossip;
 pub mod host;
+pub mod keys;
 pub mod leader;
+pub mod machine;
 pub mod mesh;
+pub mod moves;
 pub mod node;
+pub mod perform;
+pub mod replication;
+pub mod report;
 pub mod rng;
+pub mod settings;
+pub mod slot_table;
+pub mod truth;
 pub mod world;

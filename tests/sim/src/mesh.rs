@@ -1,13 +1,9 @@
-//! All simulated nodes together. In: who reaches whom. Out: the next state of every node; tasks performed as the messages in
-//! `valkey.proto` promise.
+//! All simulated nodes together. In: who reaches whom. Out: the next state of every node: gossip, replication, elections.
 
 use std::collections::BTreeMap;
 
-use prost::Message as _;
-use shardplane_proto::v1::{self, valkey_task::Step};
-
 use super::{
-    node::{BAN, NODE_TIMEOUT, Node, NodeId, is_bus, number},
+    node::{NODE_TIMEOUT, Node, NodeId},
     rng::Rng,
 };
 
@@ -16,6 +12,30 @@ pub struct Mesh {
     pub nodes: BTreeMap<NodeId, Node>,
     /// Engines say no to every task.
     pub refuses: bool,
+    /// Directives with a value that engines refuse, with their text.
+    pub refuses_directives: BTreeMap<(String, String), String>,
+    /// Every change of a shard's primary since somebody last looked.
+    pub promotions: Vec<Promotion>,
+}
+
+/// Why a node became a primary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// The majority voted for it after its primary failed.
+    Vote,
+    /// CLUSTER FAILOVER, without loss.
+    Order,
+    /// CLUSTER FAILOVER TAKEOVER, without a vote.
+    Takeover,
+    /// A test did it.
+    Test,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Promotion {
+    pub node: NodeId,
+    pub from: NodeId,
+    pub cause: Cause,
 }
 
 impl Mesh {
@@ -32,13 +52,36 @@ impl Mesh {
                 node.know(stranger, now);
             }
         }
+        for node in self.nodes.values_mut().filter(|node| node.asks_at.is_some() && !node.stands(now)) {
+            node.asks_at = None;
+        }
         let candidates: Vec<NodeId> = self.nodes.values().filter(|n| n.stands(now)).map(|n| n.id).collect();
         for candidate in candidates {
-            self.elect(candidate, reach, now, rng);
+            self.stand(candidate, reach, now, rng);
         }
     }
 
-    fn voters_for(
+    /// A replica that is behind others waits for them before it asks for votes.
+    fn stand(&mut self, id: NodeId, reach: &dyn Fn(usize, usize) -> bool, now: u64, rng: &mut Rng) {
+        let node = &self.nodes[&id];
+        let ahead = |other: &&Node| {
+            other.primary == node.primary && other.offset > node.offset && node.reaches(other, reach)
+        };
+        let rank = self.nodes.values().filter(ahead).count() as u64;
+        match node.asks_at {
+            None => {
+                let at = now + 500 + rng.below(500) + rank * 1_000;
+                self.nodes.get_mut(&id).unwrap().asks_at = Some(at);
+            }
+            Some(at) if now < at => {}
+            Some(_) => {
+                self.nodes.get_mut(&id).unwrap().asks_at = None;
+                self.elect(id, reach, now, rng);
+            }
+        }
+    }
+
+    pub fn voters_for(
         &self,
         candidate: &Node,
         primary: NodeId,
@@ -46,8 +89,8 @@ impl Mesh {
     ) -> Vec<NodeId> {
         let votes = |id: &NodeId| {
             self.nodes.get(id).is_some_and(|n| {
-                n.up && n.is_slot_master()
-                    && reach(n.host, candidate.host)
+                n.is_slot_master()
+                    && candidate.reaches(n, reach)
                     && n.peers.contains_key(&candidate.id)
                     && (n.id == primary || n.peers.contains_key(&primary))
             })
@@ -69,109 +112,20 @@ impl Mesh {
             self.nodes.get_mut(voter).unwrap().voted_at.insert(primary, now);
         }
         if votes.len() >= candidate.majority() {
-            self.take_over(id, primary);
+            self.promote(id, primary, Cause::Vote);
         } else {
             self.nodes.get_mut(&id).unwrap().next_try = now + NODE_TIMEOUT * 2 + rng.below(1_000);
         }
     }
 
-    pub fn take_over(&mut self, id: NodeId, from: NodeId) {
+    /// A node becomes the primary of its shard with all that its primary owned.
+    pub fn promote(&mut self, id: NodeId, from: NodeId, cause: Cause) {
         let node = self.nodes.get_mut(&id).unwrap();
         node.current_epoch += 1;
         node.epoch = node.current_epoch;
         node.primary = None;
         node.link_up = false;
-        node.slots.values_mut().filter(|(_, owner)| *owner == from).for_each(|slot| slot.1 = id);
-    }
-
-    /// Performs a task on a node whose engine answers.
-    pub fn perform(
-        &mut self,
-        id: NodeId,
-        payload: &[u8],
-        reach: &dyn Fn(usize, usize) -> bool,
-        now: u64,
-    ) -> Result<(), String> {
-        if self.refuses {
-            return Err("ERR refused".to_owned());
-        }
-        let task = v1::ValkeyTask::decode(payload).map_err(|e| e.to_string())?;
-        let node = self.nodes.get_mut(&id).ok_or("no such node")?;
-        match task.step.ok_or("an empty task")? {
-            Step::AssignSlots(v1::valkey_task::AssignSlots { start, end, config_epoch }) => {
-                if node.slots.get(&start) == Some(&(end, id)) && node.primary.is_none() {
-                    return Ok(());
-                }
-                if node.primary.is_some() {
-                    return Err("a replica owns no slots".to_owned());
-                }
-                if node.slots.iter().any(|(s, (e, _))| *s <= end && start <= *e) {
-                    return Err(format!("ERR Slot {start} is already busy"));
-                }
-                if node.epoch == 0 && node.peers.is_empty() {
-                    node.epoch = config_epoch;
-                    node.current_epoch = node.current_epoch.max(config_epoch);
-                }
-                node.slots.insert(start, (end, id));
-                node.has_data = true;
-                Ok(())
-            }
-            Step::Meet(v1::valkey_task::Meet { peers }) => {
-                for peer in peers {
-                    assert!(is_bus(&peer), "{peer:?}");
-                    node.meets(peer.ip.parse().map_err(|_| format!("ERR Invalid address {}", peer.ip))?, now);
-                }
-                Ok(())
-            }
-            Step::Replicate(v1::valkey_task::Replicate { primary_node_id }) => {
-                let primary = number(&primary_node_id).ok_or("ERR Unknown node")?;
-                if node.primary == Some(primary) {
-                    return Ok(());
-                }
-                if node.is_slot_master() {
-                    return Err(
-                        "ERR To set a master the node must be empty and without assigned slots".to_owned()
-                    );
-                }
-                match node.peers.get(&primary) {
-                    None => Err(format!("ERR Unknown node {primary_node_id}")),
-                    Some(peer) if peer.primary.is_some() => {
-                        Err("ERR I can only replicate a master".to_owned())
-                    }
-                    Some(_) => {
-                        node.follow(primary, now);
-                        Ok(())
-                    }
-                }
-            }
-            Step::Forget(v1::valkey_task::Forget { node_id }) => {
-                let gone = number(&node_id).ok_or("ERR Unknown node")?;
-                if gone == id || node.primary == Some(gone) {
-                    return Err("ERR Can't forget my master!".to_owned());
-                }
-                if node.peers.remove(&gone).is_some() {
-                    node.slots.retain(|_, (_, owner)| *owner != gone);
-                    node.banned.insert(gone, now + BAN);
-                }
-                Ok(())
-            }
-            Step::Failover(v1::valkey_task::Failover {}) => {
-                let Some(primary) = node.primary else { return Ok(()) };
-                if !node.link_up {
-                    return Err("the link to the primary is not up".to_owned());
-                }
-                let candidate = node.clone();
-                if self.voters_for(&candidate, primary, reach).len() < candidate.majority() {
-                    return Err("the failover was not voted for in time".to_owned());
-                }
-                let offset = self.nodes[&primary].offset;
-                self.take_over(id, primary);
-                self.nodes.get_mut(&id).unwrap().offset = offset;
-                Ok(())
-            }
-            Step::MoveSlots(_) | Step::CloseSlots(_) | Step::Takeover(_) | Step::StandDown(_) => {
-                Err("ERR unknown task".to_owned())
-            }
-        }
+        node.slots.hand(from, Some(id));
+        self.promotions.push(Promotion { node: id, from, cause });
     }
 }

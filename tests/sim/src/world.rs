@@ -14,11 +14,19 @@ use shardplane_model::{
     validate,
 };
 use shardplane_proto::{
-    ids::{ClusterId, HostId, InstanceId, RequestId, ResourceId},
+    ids::{ClusterId, GroupId, HostId, InstanceId, RequestId, ResourceId},
     v1::{self, resource::Body},
 };
 
-use super::{check, host::SimHost, leader::Leader, mesh::Mesh, node::Node, rng::Rng};
+use super::{
+    check,
+    host::SimHost,
+    leader::Leader,
+    mesh::{Cause, Mesh},
+    node::Node,
+    rng::Rng,
+    truth,
+};
 
 pub const STEP: u64 = 250;
 const BEGIN: u64 = 1_764_000_000_000;
@@ -31,6 +39,8 @@ pub struct World {
     pub mesh: Mesh,
     pub leader: Leader,
     pub was_primary: BTreeSet<InstanceId>,
+    /// Groups that own slots.
+    pub owners: BTreeSet<GroupId>,
     /// Decisions of former leaders come late.
     pub late: bool,
 }
@@ -97,6 +107,7 @@ impl World {
             mesh: Mesh::default(),
             leader: Leader::new(BEGIN),
             was_primary: BTreeSet::new(),
+            owners: BTreeSet::new(),
             late: false,
         };
         world.leader.apply(BEGIN, vec![Command::Configure(settings())]);
@@ -142,6 +153,7 @@ impl World {
             machines: std::collections::BTreeMap::new(),
             failed: BTreeSet::new(),
             misreported: BTreeSet::new(),
+            disk_full: false,
         });
         index
     }
@@ -237,7 +249,7 @@ impl World {
     pub fn take_over(&mut self, instance: InstanceId) {
         let node = self.mesh.nodes.values().find(|node| node.instance == instance).unwrap();
         let (id, from) = (node.id, node.primary.unwrap());
-        self.mesh.take_over(id, from);
+        self.mesh.promote(id, from, Cause::Test);
     }
 
     pub fn power_off(&mut self, host: usize) {
@@ -265,6 +277,7 @@ impl World {
         }
         let masters = self.mesh.nodes.values().filter(|n| n.is_slot_master()).map(|n| n.instance);
         self.was_primary.extend(masters);
+        truth::owners(&self.leader.state, &self.mesh, &mut self.owners);
         self.leader.step(&mut self.hosts, &self.mesh, now);
         if self.late {
             self.leader.late(now, &mut self.rng);

@@ -5,6 +5,7 @@
 mod day_two;
 mod day_two_edges;
 mod decisions;
+mod engines;
 mod properties;
 mod repairs;
 mod scenarios;

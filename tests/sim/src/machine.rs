@@ -1,0 +1,200 @@
+//! One simulated machine with its supervisor. In: what the host's spec says of it. Out: an engine that boots after a delay, is held
+//! back as the supervisor holds it back, gets its config, performs tasks, is fenced and restarted.
+
+use std::collections::BTreeMap;
+
+use prost::Message as _;
+use shardplane_model::command::Ended;
+use shardplane_proto::{
+    ids::{InstanceId, TaskId},
+    v1,
+};
+
+use super::{
+    mesh::Mesh,
+    node::{NODE_TIMEOUT, Node, NodeId},
+    perform::Job,
+    rng::Rng,
+};
+
+/// A primary that died is held back that long, so that its replicas can take over.
+const HELD_BACK: u64 = NODE_TIMEOUT * 2 + 5_000;
+
+#[derive(Debug, Clone, Default)]
+pub struct Machine {
+    pub node: Option<NodeId>,
+    /// When its supervisor can start the engine; none while its host has heard no leader since it booted.
+    pub ready_at: Option<u64>,
+    /// Until when its engine is held back; none when that was not looked at since the last start.
+    pub held_until: Option<u64>,
+    pub gone_at: Option<u64>,
+    /// When it is cut off and stopped, on a spec that says fenced.
+    pub fenced_at: Option<u64>,
+    /// Tasks that wait for their moment, or go on.
+    pub jobs: BTreeMap<TaskId, Job>,
+    pub outcomes: BTreeMap<TaskId, Ended>,
+    /// In force.
+    pub config_generation: u64,
+    /// Under which the running engine was started.
+    pub restart_generation: u64,
+}
+
+/// What a machine works with in one step.
+pub struct Around<'a> {
+    pub host: usize,
+    pub mesh: &'a mut Mesh,
+    pub reach: &'a dyn Fn(usize, usize) -> bool,
+    pub now: u64,
+    pub rng: &'a mut Rng,
+}
+
+impl Machine {
+    pub fn node<'m>(&self, mesh: &'m Mesh) -> Option<&'m Node> {
+        self.node.and_then(|id| mesh.nodes.get(&id))
+    }
+
+    pub fn node_mut<'m>(&self, mesh: &'m mut Mesh) -> Option<&'m mut Node> {
+        self.node.and_then(|id| mesh.nodes.get_mut(&id))
+    }
+
+    /// Its process is gone: whoever starts it begins anew.
+    pub fn stopped(&mut self) {
+        (self.ready_at, self.held_until) = (None, None);
+        self.jobs.clear();
+    }
+
+    /// Whether its host has proved it cut off and stopped.
+    pub fn fenced(&self, now: u64) -> bool {
+        self.fenced_at.is_some_and(|at| now >= at)
+    }
+
+    pub fn running(&self, now: u64) -> bool {
+        self.ready_at.is_some_and(|at| now >= at) && self.fenced_at.is_none()
+    }
+
+    pub fn engine_state(&self, mesh: &Mesh, now: u64) -> v1::EngineState {
+        if self.node(mesh).is_some_and(|node| node.up) {
+            v1::EngineState::Running
+        } else if self.held_until.is_some_and(|until| now < until) {
+            v1::EngineState::Holding
+        } else {
+            v1::EngineState::Starting
+        }
+    }
+
+    pub fn step(
+        &mut self,
+        id: InstanceId,
+        spec: &v1::InstanceSpec,
+        may_start: bool,
+        fails: bool,
+        around: &mut Around<'_>,
+    ) {
+        let config = v1::ValkeyConfig::decode(spec.engine_config.as_slice()).unwrap();
+        if self.fence(spec.fenced, around) {
+            return;
+        }
+        if self.ready_at.is_none() && may_start {
+            self.ready_at = Some(around.now + 500 + around.rng.below(2_500));
+        }
+        if !self.running(around.now) {
+            return;
+        }
+        if fails {
+            if let Some(node) = self.node_mut(around.mesh).filter(|node| node.up) {
+                node.crash();
+            }
+            (self.held_until, self.jobs) = (None, BTreeMap::new());
+            return;
+        }
+        self.restart(spec.restart_generation, around);
+        if !self.start(id, spec.restart_generation, &config, around) {
+            return;
+        }
+        let Some(node) = self.node else { return };
+        let refuses = &around.mesh.refuses_directives;
+        if let Some(engine) = around.mesh.nodes.get_mut(&node) {
+            engine.directives.set(&config.directives, refuses);
+        }
+        self.config_generation = spec.config_generation;
+        for task in &spec.tasks {
+            let task_id: TaskId = task.task_id.parse().unwrap();
+            if self.outcomes.contains_key(&task_id) {
+                continue;
+            }
+            let (now, delay) = (around.now, around.rng.below(750));
+            let job = self.jobs.entry(task_id).or_insert_with(|| Job::new(now + delay));
+            if now < job.began {
+                continue;
+            }
+            if let Some(result) = around.mesh.perform(node, job, &task.payload, around.reach, now) {
+                let ended = job.ended(result);
+                self.outcomes.insert(task_id, ended);
+                self.jobs.remove(&task_id);
+            }
+        }
+    }
+
+    /// The port is cut at once, the machine ends soon after, and starts again when the fence is lifted.
+    fn fence(&mut self, fenced: bool, around: &mut Around<'_>) -> bool {
+        if !fenced {
+            if self.fenced_at.take().is_some() {
+                self.stopped();
+                if let Some(node) = self.node_mut(around.mesh) {
+                    node.cut = false;
+                }
+            }
+            return false;
+        }
+        let at = *self.fenced_at.get_or_insert_with(|| around.now + around.rng.below(1_500));
+        let now = around.now;
+        if let Some(node) = self.node_mut(around.mesh) {
+            node.cut = true;
+            if now >= at && node.up {
+                node.crash();
+            }
+        }
+        true
+    }
+
+    fn restart(&mut self, generation: u64, around: &mut Around<'_>) {
+        let (now, delay) = (around.now, 500 + around.rng.below(1_500));
+        let starts = self.restart_generation < generation;
+        let Some(node) = self.node_mut(around.mesh).filter(|node| node.up && starts) else { return };
+        node.end();
+        self.stopped();
+        self.ready_at = Some(now + delay);
+    }
+
+    /// Starts the engine unless it is held back. Answers whether it runs.
+    fn start(
+        &mut self,
+        id: InstanceId,
+        restart_generation: u64,
+        config: &v1::ValkeyConfig,
+        around: &mut Around<'_>,
+    ) -> bool {
+        if !self.running(around.now) {
+            return false;
+        }
+        let node = *self.node.get_or_insert_with(|| around.rng.draw() >> 1);
+        let ip = config.announce_ip.parse().unwrap();
+        let fresh = || Node::new(node, id, around.host, ip);
+        let engine = around.mesh.nodes.entry(node).or_insert_with(fresh);
+        if engine.up {
+            return true;
+        }
+        let succeeded = config.other_primary_epoch > engine.epoch;
+        if engine.is_slot_master() && config.has_replicas && !succeeded {
+            let ends = if config.persistent { around.now + HELD_BACK } else { u64::MAX };
+            if around.now < *self.held_until.get_or_insert(ends) {
+                return false;
+            }
+        }
+        engine.up = true;
+        engine.directives.start(&config.directives);
+        self.restart_generation = restart_generation;
+        self.held_until = None;
+        true
+    }
+}

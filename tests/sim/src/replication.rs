@@ -1,0 +1,78 @@
+//! How a node copies its primary. In: the primary's state as of the last step. Out: link, offset, keys and marks of the replica. One
+//! step late is the natural lag; a link that broke is a full copy.
+
+use std::collections::BTreeMap;
+
+use super::node::{Node, NodeId};
+
+/// How far behind a replica may be to count as a live copy.
+const CLOSE: u64 = 10_000;
+
+impl Node {
+    /// Copies from its primary.
+    pub fn replicate(
+        &mut self,
+        others: &BTreeMap<NodeId, Node>,
+        reach: &dyn Fn(usize, usize) -> bool,
+        now: u64,
+        takes: u64,
+    ) {
+        if now.is_multiple_of(1_000) {
+            self.keys.sync();
+        }
+        let Some(primary) = self.primary else {
+            self.lead(others, reach, now);
+            return;
+        };
+        if let Some(next) =
+            self.peers.get(&primary).and_then(|peer| peer.primary).filter(|next| *next != self.id)
+            && self.peers.contains_key(&next)
+        {
+            self.follow(next, now);
+            return;
+        }
+        let source = others.get(&primary).filter(|n| self.reaches(n, reach) && n.primary.is_none());
+        match (source, self.link_up, self.sync_until) {
+            (Some(source), true, _) => {
+                let to = source.offset.saturating_sub(self.lag);
+                self.keys.follow(&source.keys, self.offset, to);
+                self.offset = to;
+                self.copy_marks(source);
+            }
+            (Some(source), false, Some(until)) if now >= until => {
+                (self.link_up, self.sync_until, self.has_data) = (true, None, source.has_data);
+                self.offset = source.offset.saturating_sub(self.lag);
+                self.keys.copy(&source.keys);
+                self.copy_marks(source);
+            }
+            (Some(_), false, Some(_)) => {}
+            (Some(_), false, None) => self.sync_until = Some(now + takes),
+            (None, was_up, _) => {
+                if was_up {
+                    self.down_since = now;
+                }
+                (self.link_up, self.sync_until) = (false, None);
+            }
+        }
+    }
+
+    fn copy_marks(&mut self, source: &Node) {
+        if self.migrating != source.migrating || self.importing != source.importing {
+            (self.migrating, self.importing) = (source.migrating.clone(), source.importing.clone());
+        }
+    }
+
+    fn lead(&mut self, others: &BTreeMap<NodeId, Node>, reach: &dyn Fn(usize, usize) -> bool, now: u64) {
+        self.link_up = false;
+        let close = |node: &&Node| {
+            node.primary == Some(self.id)
+                && node.link_up
+                && self.reaches(node, reach)
+                && self.offset.saturating_sub(node.offset) <= CLOSE
+        };
+        self.copies = others.values().filter(close).map(|node| node.id).collect();
+        if self.is_slot_master() && self.state_ok(now) {
+            self.offset += 100;
+        }
+    }
+}
