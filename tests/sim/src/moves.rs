@@ -122,13 +122,13 @@ impl Mesh {
                     return None;
                 }
                 take(target, slot);
+                job.count("slots", 1);
                 // Now and then a step ends between the two nodes.
                 if (u64::from(slot) + now / 250).is_multiple_of(97) {
                     return None;
                 }
             }
             give(source, slot, to, now);
-            job.count("slots", 1);
             empty += 1;
             if source.primary.is_some() {
                 return Some(Ok(()));
