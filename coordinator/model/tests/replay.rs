@@ -96,6 +96,7 @@ fn log() -> Vec<Entry> {
         fact: None,
     };
     let fact = valkey::facts::ValkeyFact {
+        stands_down: false,
         node_id: "a".repeat(40),
         role: "master".to_owned(),
         primary_node_id: String::new(),

@@ -7,7 +7,7 @@ use shardplane_model::{
     observed::Observed,
     plan::Plan,
     resource::Spec,
-    state::{Footprint, State},
+    state::{Footprint, Presence, State},
     time::Timestamp,
 };
 use shardplane_proto::{
@@ -15,7 +15,7 @@ use shardplane_proto::{
     v1,
 };
 
-use super::world::World;
+use super::{mesh::Mesh, world::World};
 
 /// No reservation sits beside its own group while an open host with room and image has fewer of it.
 pub fn placed_well(state: &State, observed: &Observed, plan: &Plan, now: u64) {
@@ -69,6 +69,29 @@ pub fn placed_well(state: &State, observed: &Observed, plan: &Plan, now: u64) {
             members.push((new.group, new.host));
             let sum = taken.entry(new.host).or_default();
             *sum = sum.plus(new.footprint);
+        }
+    }
+}
+
+/// Whoever is let go of a shard that goes on is no primary and becomes none on its way out, whatever dies meanwhile.
+pub fn leavers_win_nothing(state: &State, mesh: &Mesh, plan: &Plan) {
+    for decision in &plan.propose {
+        let (Decision::Retire { cluster, instances, .. } | Decision::Shrink { cluster, instances, .. }) =
+            decision
+        else {
+            continue;
+        };
+        for id in instances.iter().filter(|_| state.clusters[cluster].formed) {
+            let instance = &state.instances[id];
+            let goes_on = state
+                .instances_of(*cluster)
+                .any(|i| i.group == instance.group && i.wanted() && !instances.contains(&i.id));
+            let up = mesh.nodes.values().filter(|node| node.instance == *id && node.up);
+            let present = state.hosts[&instance.host].presence == Presence::Present;
+            for node in up.filter(|_| goes_on && present) {
+                let wins = node.is_slot_master() || (node.primary.is_some() && !node.stands_down);
+                assert!(!wins, "{id} is let go and may be a primary by the time it stops: {node:#?}");
+            }
         }
     }
 }

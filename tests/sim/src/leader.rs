@@ -217,6 +217,7 @@ impl Leader {
         }
         if !commands.is_empty() {
             super::check::placed_well(&self.state, &self.observed, &plan, now);
+            super::check::leavers_win_nothing(&self.state, mesh, &plan);
             let answers = self.apply(now, commands.clone());
             for (command, answer) in commands.iter().zip(&answers) {
                 assert!(answer.is_ok(), "the planner's own decision was refused: {command:?}: {answer:?}");

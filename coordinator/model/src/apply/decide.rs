@@ -24,6 +24,7 @@ impl Step<'_> {
                 self.known(*cluster)?;
                 self.not_the_last(*cluster, instances)?;
                 self.not_a_primary(*cluster, instances)?;
+                self.stand_down(*cluster, instances)?;
                 self.retire(*cluster, instances, cause);
                 Ok(Applied::Changed)
             }
@@ -271,6 +272,24 @@ impl Step<'_> {
                     "instance {} is the primary of its shard",
                     instance.id
                 )));
+            }
+        }
+        Ok(())
+    }
+
+    /// A follower leaves a shard that goes on only when the log knows that it wins no election on its way out.
+    fn stand_down(&self, cluster: ClusterId, leaving: &[InstanceId]) -> Result<(), Refusal> {
+        let present =
+            |host| self.state.hosts.get(host).is_some_and(|host| host.presence == Presence::Present);
+        for instance in leaving.iter().filter_map(|id| self.state.instances.get(id)) {
+            let may_win = instance.fact.as_ref().is_some_and(|(_, fact)| fact.stands());
+            let goes_on = self
+                .state
+                .instances_of(cluster)
+                .any(|i| i.group == instance.group && i.wanted() && !leaving.contains(&i.id));
+            if may_win && goes_on && present(&instance.host) {
+                let id = instance.id;
+                return Err(Refusal::outdated(format!("instance {id} may still become a primary")));
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use super::Step;
 use crate::{
     command::{Applied, NewOperation},
     refusal::Refusal,
-    state::{Instance, Presence, Severity},
+    state::{Instance, OperationState, Presence, Severity},
 };
 
 impl Step<'_> {
@@ -31,6 +31,9 @@ impl Step<'_> {
             if present && instance.fact.as_ref().is_some_and(|(_, fact)| fact.claims_primary()) {
                 return refuse("became a primary meanwhile");
             }
+            if present && instance.fact.as_ref().is_some_and(|(_, fact)| fact.stands()) {
+                return refuse("may still become a primary");
+            }
             let own: Vec<_> = self
                 .state
                 .instances_of(cluster)
@@ -43,7 +46,10 @@ impl Step<'_> {
                 return refuse("is wanted: its shard has no member too many");
             }
         }
-        self.begin(cluster, operation);
+        let known = self.state.operations.get(&operation.id);
+        if known.is_none_or(|known| known.state != OperationState::Running || known.cluster != cluster) {
+            self.begin(cluster, operation);
+        }
         self.retire(cluster, instances, Instance::FEWER_WANTED);
         for id in instances {
             let message = format!("instance {id} is let go: {}", operation.cause);

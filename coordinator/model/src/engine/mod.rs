@@ -210,4 +210,11 @@ impl Fact {
             Fact::Valkey(fact) => fact.claims_primary(),
         }
     }
+
+    /// Whether the engine follows another and may become a primary by the engine's own vote.
+    pub fn stands(&self) -> bool {
+        match self {
+            Fact::Valkey(fact) => fact.stands(),
+        }
+    }
 }

@@ -159,6 +159,20 @@ impl ClusterView<'_> {
         }
     }
 
+    /// Whether this member says that the engine's vote cannot make it a primary any more; it may be one already.
+    pub fn stands_down(&self, instance: InstanceId) -> bool {
+        match self.spec {
+            ClusterSpec::Valkey(_) => valkey::facts::stands_down(self, instance),
+        }
+    }
+
+    /// The step that keeps this replica out of the engine's elections, or lets it stand again.
+    pub fn stand_down(&self, instance: InstanceId, on: bool) -> Step {
+        match self.spec {
+            ClusterSpec::Valkey(_) => valkey::tasks::stand_down(instance, on),
+        }
+    }
+
     /// What the guest of this instance is configured with. `secret` is the password in clear.
     pub fn guest_config(&self, state: &State, instance: &Instance, secret: &str) -> Vec<u8> {
         let roles = self.roles();

@@ -2,6 +2,8 @@
 //! replace lost members (after letting surplus replicas go), fill empty seats, finish moves, engine steps, say that it is whole, empty
 //! hosts that are drained, improve its spread.
 
+use std::collections::BTreeSet;
+
 use shardplane_proto::ids::{ClusterId, InstanceId, OperationId};
 
 use super::{
@@ -9,11 +11,11 @@ use super::{
     draft::{Draft, Seat},
     drain,
     place::{self, Vacancy},
-    rebalance, tasks,
+    rebalance, shrink, tasks,
 };
 use crate::{
     command::{Decision, NewOperation, Reservation},
-    engine::{ClusterView, Member, Role},
+    engine::{ClusterView, Member, Role, Step},
     resource::Outcome,
     state::{OperationKind, OperationState, Presence, State},
 };
@@ -26,6 +28,10 @@ pub(super) struct Turn<'p, 'v, 's> {
     pub(super) draft: &'p mut Draft<'s>,
     pub(super) ids: NewIds<'p>,
     pub(super) plan: &'p mut Plan,
+    /// Steps that parts of the turn ask for besides the engine's own.
+    pub(super) asked: Vec<Step>,
+    /// Members that are on their way out in this turn.
+    pub(super) leaving: BTreeSet<InstanceId>,
 }
 
 /// What came of a part of the turn.
@@ -43,7 +49,8 @@ pub(super) fn plan<'s>(
     ids: NewIds<'_>,
     plan: &mut Plan,
 ) {
-    let mut turn = Turn { state, view, id: view.resource.id.into(), draft, ids, plan };
+    let id = view.resource.id.into();
+    let mut turn = Turn { state, view, id, draft, ids, plan, asked: Vec::new(), leaving: BTreeSet::new() };
     let parts = [
         Turn::deleted,
         Turn::failed,
@@ -244,14 +251,21 @@ impl Turn<'_, '_, '_> {
         if whole && let Some(step) = self.finish_moves() {
             steps.push(step);
         }
+        steps.append(&mut self.asked);
+        if self.view.cluster.formed {
+            steps.extend(self.stand_again());
+        }
         let roles = self.view.roles();
         let switching = |task: &crate::state::Task| {
             let done = roles.contains(&(task.instance, Role::Primary));
             !done && task.payload == self.view.switchover(task.instance).payload
         };
-        let why =
-            if self.view.cluster.formed { "the members have to agree again" } else { "the cluster is made" };
-        tasks::reconcile(self.state, self.view, &steps, switching, why, self.ids, self.plan);
+        let purpose = match self.view.cluster.formed {
+            false => (OperationKind::Create, "the cluster is made"),
+            true if self.surplus().next().is_some() => (OperationKind::Shrink, shrink::FEWER),
+            true => (OperationKind::Repair, "the members have to agree again"),
+        };
+        tasks::reconcile(self.state, self.view, &steps, switching, purpose, self.ids, self.plan);
         let busy = self.state.running_tasks(self.id).next().is_some();
         let moving = self.view.wanted().any(|m| m.instance.replaces.is_some());
         let leaving = |m: &&Member<'_>| !m.instance.wanted() && !lost(m);

@@ -7,6 +7,7 @@ mod draft;
 mod drain;
 mod explain;
 mod foresee;
+mod leave;
 mod liveness;
 mod place;
 mod rebalance;

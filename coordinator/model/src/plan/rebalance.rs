@@ -7,6 +7,7 @@ use shardplane_proto::ids::{GroupId, HostId, InstanceId, TaskId};
 
 use super::{
     cluster::{Then, Turn},
+    leave::{Leave, may_succeed},
     place::{self, Vacancy, choose},
 };
 use crate::{
@@ -26,19 +27,31 @@ impl Turn<'_, '_, '_> {
         let roles: BTreeMap<_, _> = self.view.roles().into_iter().collect();
         for member in self.view.wanted() {
             let Some(old) = member.instance.replaces else { continue };
+            let heir = member.instance.id;
+            let (leads, leaves) = (roles.get(&heir) == Some(&Role::Primary), self.view.stands_down(old));
             if roles.get(&old) == Some(&Role::Primary) {
-                if self.view.in_sync(member.instance.id) {
-                    return Some(self.view.switchover(member.instance.id));
+                if may_succeed(self.view, heir) {
+                    return Some(self.view.switchover(heir));
                 }
-            } else if self.view.holds_all_of(member.instance.id, old)
-                || roles.get(&member.instance.id) == Some(&Role::Primary)
+            } else if leads || (may_succeed(self.view, heir) && (leaves || self.view.holds_all_of(heir, old)))
             {
-                let cause = format!("instance {} took its place", member.instance.id);
-                self.plan.propose.push(Decision::Retire { cluster: self.id, instances: vec![old], cause });
-                return None;
+                match self.leave(old) {
+                    // Reports of a busy shard rarely meet at one moment: what was asked for stands until they do.
+                    Leave::Now if !leads && !self.view.holds_all_of(heir, old) => {}
+                    Leave::Now => {
+                        let cause = format!("instance {heir} took its place");
+                        let instances = vec![old];
+                        self.plan.propose.push(Decision::Retire { cluster: self.id, instances, cause });
+                        return None;
+                    }
+                    Leave::After(step) => return Some(step),
+                    Leave::Wait(why) => {
+                        self.plan.wait(self.id, why);
+                        continue;
+                    }
+                }
             }
-            self.plan
-                .wait(self.id, format!("instance {} becomes in sync to replace {old}", member.instance.id));
+            self.plan.wait(self.id, format!("instance {heir} becomes in sync to replace {old}"));
         }
         None
     }

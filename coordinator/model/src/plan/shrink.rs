@@ -1,18 +1,22 @@
 //! Fewer replicas. In: a formed cluster with groups that have more members than the spec wants. Out: one decision that lets a replica of
-//! each such group go, never a primary, or what has to be known first.
+//! each such group go, never a primary and never one that could still win an election, or what has to be known first.
 
 use shardplane_proto::ids::InstanceId;
 
 use super::{
     cluster::{Then, Turn, lost, seats},
+    leave::{Leave, may_succeed},
     listed, place,
     score::{Candidate, score},
 };
 use crate::{
-    command::Decision,
+    command::{Decision, NewOperation},
     engine::{GroupSpec, Member, PeerVerdict, Role},
-    state::OperationKind,
+    state::{OperationKind, OperationState},
 };
+
+/// Why replicas go, for people.
+pub(super) const FEWER: &str = "replicas are taken away";
 
 impl Turn<'_, '_, '_> {
     /// How many members a group has above what it shall have; a member and its heir count once.
@@ -37,10 +41,16 @@ impl Turn<'_, '_, '_> {
             return Then::GoOn;
         }
         let (mut instances, mut waits) = (Vec::new(), Vec::new());
-        for group in self.surplus() {
-            match self.spare(group) {
-                Ok(instance) => instances.push(instance),
-                Err(why) => waits.push(format!("shard {}: {why}", group.id)),
+        let groups: Vec<GroupSpec> = self.surplus().cloned().collect();
+        for group in groups {
+            let leaves = self.spare(&group).map(|(instance, lost)| {
+                // Nobody can tell one on a lost host anything, and its host starts nothing before it has heard that it goes.
+                (instance, if lost { Leave::Now } else { self.leave(instance) })
+            });
+            match leaves {
+                Ok((instance, Leave::Now)) => instances.push(instance),
+                Ok((_, Leave::After(step))) => self.asked.push(step),
+                Ok((_, Leave::Wait(why))) | Err(why) => waits.push(format!("shard {}: {why}", group.id)),
             }
         }
         for why in waits {
@@ -49,14 +59,23 @@ impl Turn<'_, '_, '_> {
         if instances.is_empty() {
             return Then::GoOn;
         }
-        let cause = format!("replicas are taken away: {}", listed(&instances));
-        let operation = self.operation(OperationKind::Shrink, cause);
+        // Those that have to be told first go under the operation that told them.
+        let under_way = self.state.operations.values().rev().find(|o| {
+            o.cluster == self.id && o.kind == OperationKind::Shrink && o.state == OperationState::Running
+        });
+        let operation = match under_way {
+            Some(known) => {
+                NewOperation { id: known.id, kind: known.kind, cause: known.cause.clone(), goal: None }
+            }
+            None => self.operation(OperationKind::Shrink, format!("{FEWER}: {}", listed(&instances))),
+        };
         self.plan.propose.push(Decision::Shrink { cluster: self.id, instances, operation });
         Then::Stop
     }
 
-    /// The replica that is missed least: on a lost host, else not in sync, else on a closed host, else in the worst place.
-    fn spare(&self, group: &GroupSpec) -> Result<InstanceId, String> {
+    /// The replica that is missed least, and whether its host is lost: on a lost host, else told to go already, else not in sync, else
+    /// on a closed host, else in the worst place. Another one stays that is in sync, when the shard shall have any.
+    fn spare(&self, group: &GroupSpec) -> Result<(InstanceId, bool), String> {
         let own: Vec<&Member<'_>> = self.view.wanted().filter(|m| m.instance.group == group.id).collect();
         if own.iter().any(|m| m.instance.replaces.is_some()) {
             return Err("a replica goes when the move under way has ended".to_owned());
@@ -82,10 +101,16 @@ impl Turn<'_, '_, '_> {
             let seats = seats(self.view, &[m.instance.id]);
             let place = m.host.map(|host| score(self.draft, &seats, host, candidate));
             let closed = m.host.is_some_and(|host| host.cordon.is_some());
-            (failed(m), !self.view.in_sync(m.instance.id), closed, place)
+            let (told, behind) = (self.view.stands_down(m.instance.id), !self.view.in_sync(m.instance.id));
+            (failed(m), told, behind, closed, place)
         });
-        missed_least.map(|m| m.instance.id).ok_or_else(|| {
-            "two members call themselves primary; a replica goes when one has yielded".to_owned()
-        })
+        let chosen = missed_least
+            .ok_or("two members call themselves primary; a replica goes when one has yielded".to_owned())?;
+        let stays =
+            |m: &&Member<'_>| m.instance.id != chosen.instance.id && may_succeed(self.view, m.instance.id);
+        if !failed(chosen) && group.members > 1 && !own.iter().any(stays) {
+            return Err("a replica goes when another one is in sync and stays".to_owned());
+        }
+        Ok((chosen.instance.id, failed(chosen)))
     }
 }

@@ -34,7 +34,7 @@ fn operation(
     state: &State,
     view: &ClusterView<'_>,
     ids: NewIds<'_>,
-    why: &str,
+    (kind, why): (OperationKind, &str),
 ) -> (OperationId, Option<NewOperation>) {
     let cluster = view.resource.id.into();
     let running =
@@ -43,19 +43,19 @@ fn operation(
         Some(operation) => (operation.id, None),
         None => {
             let id = OperationId::from_u128(ids());
-            let kind = if view.cluster.formed { OperationKind::Repair } else { OperationKind::Create };
             (id, Some(NewOperation { id, kind, cause: why.to_owned(), goal: None }))
         }
     }
 }
 
-/// Starts and drops tasks so that exactly `steps` are asked for. `kept` says which running tasks stay although no step asks for them.
+/// Starts and drops tasks so that exactly `steps` are asked for. `kept` says which running tasks stay although no step asks for them;
+/// `purpose` is what they are for when nothing runs that they belong to.
 pub(super) fn reconcile(
     state: &State,
     view: &ClusterView<'_>,
     steps: &[Step],
     kept: impl Fn(&Task) -> bool,
-    why: &str,
+    purpose: (OperationKind, &str),
     ids: NewIds<'_>,
     plan: &mut Plan,
 ) {
@@ -109,7 +109,7 @@ pub(super) fn reconcile(
         });
     }
     if !new.is_empty() {
-        let (operation, new_operation) = operation(state, view, ids, why);
+        let (operation, new_operation) = operation(state, view, ids, purpose);
         plan.propose.push(Decision::StartTasks { cluster, operation, new_operation, tasks: new });
     }
 }

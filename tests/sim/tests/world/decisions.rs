@@ -2,6 +2,7 @@
 
 use shardplane_model::{
     command::{Applied, Command, Decision, Ended, NewOperation, NewTask, Notice, ReplaceCause, Replaced},
+    engine::{Fact, valkey},
     observed::Observed,
     plan,
     refusal::{Refusal, RefusalCode},
@@ -81,8 +82,15 @@ fn the_primary_of_a_shard_is_not_let_go_by_a_late_decision() {
     let gone = Replaced { instance: primary, cause: ReplaceCause::CannotRun };
     let (reservations, operation) = (Vec::new(), operation(1));
     outdated(&mut world, Decision::Place { cluster, reservations, retire: vec![gone], operation });
-    // The control: its replica may go.
     let replica = members(&world, id, 0).into_iter().find(|member| *member != primary).unwrap();
+    outdated(&mut world, retire(replica));
+    // The control: its replica may go when it wins no election any more.
+    let node = world.mesh.nodes.values_mut().find(|node| node.instance == replica).unwrap();
+    node.stands_down = true;
+    let fact = node.report(world.now);
+    let fact = Fact::Valkey(valkey::facts::fact(&fact));
+    let now = world.now;
+    world.leader.apply(now, vec![Command::Notice(Notice::Engine { instance: replica, fact })]);
     decide(&mut world, retire(replica)).unwrap();
 }
 

@@ -9,4 +9,5 @@ mod engines;
 mod properties;
 mod repairs;
 mod scenarios;
+mod stand_down;
 mod told;

@@ -27,12 +27,20 @@ pub struct ValkeyFact {
     pub epoch: u64,
     /// Raw `cluster_state`.
     pub cluster_state: String,
+    /// Whether it stands in no election.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stands_down: bool,
 }
 
 impl ValkeyFact {
     /// Whether the node calls itself a primary; an empty master is one that has not joined a shard yet.
     pub fn claims_primary(&self) -> bool {
         self.role == "master" && !self.slots.is_empty()
+    }
+
+    /// Whether the node follows another and may win an election.
+    pub fn stands(&self) -> bool {
+        self.role == "slave" && !self.stands_down
     }
 }
 
@@ -50,6 +58,7 @@ pub fn fact(report: &v1::ValkeyReport) -> ValkeyFact {
         slots: report.slots.iter().map(|range| (range.start, range.end)).collect(),
         epoch: report.config_epoch,
         cluster_state: report.cluster_state.clone(),
+        stands_down: report.stands_down,
     }
 }
 
@@ -131,10 +140,13 @@ pub fn peers_about(view: &ClusterView<'_>, instance: InstanceId) -> PeerVerdict 
         // It never took part: nobody can miss it.
         return PeerVerdict::Failed;
     }
-    // Its group goes on without it only when another member has taken the slots and the rest follows that one.
+    // Its group goes on without it only when another member has taken the slots and the rest follows that one. One that is let go
+    // itself carries nothing on: what it holds goes with it.
     let primary = primaries(view).get(&about.instance.group).copied();
-    let carried_on =
-        witnesses.iter().any(|(m, report)| Some(m.instance.id) == primary && report.cluster_state == "ok");
+    let carries_on = |(m, report): &(&Member<'_>, &v1::ValkeyReport)| {
+        Some(m.instance.id) == primary && m.instance.wanted() && report.cluster_state == "ok"
+    };
+    let carried_on = witnesses.iter().any(carries_on);
     if carried_on { PeerVerdict::Failed } else { PeerVerdict::Unknown }
 }
 
@@ -151,6 +163,12 @@ pub fn in_sync(view: &ClusterView<'_>, instance: InstanceId) -> bool {
     };
     let (Some(mine), Some(theirs)) = (report_of(member), report_of(primary)) else { return false };
     mine.link_up && mine.primary_node_id == theirs.node_id && theirs.offset.saturating_sub(mine.offset) <= LAG
+}
+
+/// Whether the node says that it stands in no election.
+pub fn stands_down(view: &ClusterView<'_>, instance: InstanceId) -> bool {
+    let member = view.members.iter().find(|m| m.instance.id == instance);
+    member.and_then(report_of).is_some_and(|report| report.stands_down)
 }
 
 /// Whether every group has a primary that answers and says that all slots are served.

@@ -31,6 +31,12 @@ pub fn switchover(to: InstanceId) -> Step {
     step(to, format!("switch over to {to}"), Body::Failover(v1::valkey_task::Failover {}))
 }
 
+/// The step that takes this replica out of elections, or lets it stand again.
+pub fn stand_down(instance: InstanceId, on: bool) -> Step {
+    let name = if on { "stand in no election" } else { "stand in elections again" };
+    step(instance, name.to_owned(), Body::StandDown(v1::valkey_task::StandDown { on }))
+}
+
 /// A member whose engine answers.
 struct Up<'a> {
     member: &'a Member<'a>,

@@ -1,0 +1,52 @@
+//! How a follower is let go. In: a member that shall leave and a group that can do without it. Out: the step that takes it out of
+//! elections, or that it may go now. A member that could still win an election between the decision and its stop would take the writes
+//! of that moment with it. Called by moves and by fewer replicas; whoever stands down and does not leave is let stand again.
+
+use shardplane_proto::ids::InstanceId;
+
+use super::cluster::Turn;
+use crate::engine::{ClusterView, Fact, Member, Report, Role, Step};
+
+/// How far a member is on its way out.
+pub(super) enum Leave {
+    /// It says that it follows and that no vote makes it a primary, or it never took part: it may go.
+    Now,
+    /// It has to be told first.
+    After(Step),
+    /// What has to be known first, for people.
+    Wait(String),
+}
+
+impl Turn<'_, '_, '_> {
+    /// How a member that is no primary leaves. From now on it is not told to stand again, as long as it is asked about.
+    pub(super) fn leave(&mut self, id: InstanceId) -> Leave {
+        let roles = self.view.roles();
+        let role = roles.iter().find(|(other, _)| *other == id).map_or(Role::Unknown, |(_, role)| *role);
+        let said =
+            self.view.wanted().find(|m| m.instance.id == id).and_then(Member::engine).map(Report::fact);
+        let claims = said.as_ref().is_some_and(Fact::claims_primary);
+        self.leaving.insert(id);
+        match role {
+            _ if said.is_none() => Leave::Wait(format!("instance {id} has to answer before it goes")),
+            Role::Primary => Leave::Wait(format!("instance {id} became a primary and stays")),
+            Role::Replica if self.view.stands_down(id) => Leave::Now,
+            Role::Replica => Leave::After(self.view.stand_down(id, true)),
+            Role::Unknown if claims => {
+                Leave::Wait(format!("instance {id} has to yield to its successor first"))
+            }
+            Role::Unknown => Leave::Now,
+        }
+    }
+
+    /// Those that stand down and do not leave after all are to stand again: whoever asked them may be another leader.
+    pub(super) fn stand_again(&self) -> Vec<Step> {
+        let stays = |id: &InstanceId| !self.leaving.contains(id) && self.view.stands_down(*id);
+        let wanted = self.view.wanted().map(|m| m.instance.id);
+        wanted.filter(stays).map(|id| self.view.stand_down(id, false)).collect()
+    }
+}
+
+/// Whether an instance is in sync and the engine's vote may choose it.
+pub(super) fn may_succeed(view: &ClusterView<'_>, id: InstanceId) -> bool {
+    view.in_sync(id) && !view.stands_down(id)
+}
