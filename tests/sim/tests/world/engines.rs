@@ -150,6 +150,8 @@ fn takeover_asks_nobody_and_a_node_that_stands_down_is_not_elected() {
     let mut job = Job::new(now);
     let mut one = |world: &mut World, step| perform(&mut world.mesh, replica, &mut job, step, now).unwrap();
     one(&mut world, Step::StandDown(StandDown { on: true })).unwrap();
+    // A leader would let it stand again: nobody leaves.
+    world.change_leader(3_600_000);
     let home = world.mesh.nodes[&masters[0]].host;
     world.power_off(home);
     world.run(25);
