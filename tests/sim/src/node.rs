@@ -254,6 +254,8 @@ impl Node {
     /// The engine's process ends; what it wrote is still in the machine's cache, unless it writes nothing.
     pub fn end(&mut self) {
         (self.up, self.link_up, self.sync_until, self.moving) = (false, false, None, None);
+        // Set while it ran, not written to its file.
+        self.stands_down = false;
         self.copies.clear();
         if self.directives.persistent() {
             self.keys.sync();
