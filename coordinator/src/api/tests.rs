@@ -4,6 +4,7 @@ mod command_line;
 mod forwarding;
 mod grpc;
 mod maintenance;
+mod operations;
 mod operator;
 mod rest;
 
@@ -58,6 +59,19 @@ impl Asking {
 
     async fn as_admin(&self, method: &str, path: &str, body: &str) -> (StatusCode, Node) {
         self.ask(method, path, &self.token, body).await
+    }
+
+    /// Posts what our own `kc` posts.
+    async fn post_as_ours(&self, body: &str) -> Node {
+        let request = Request::post("/api/v1/cli")
+            .header("authorization", format!("Bearer {}", self.token))
+            .header("content-type", "application/json")
+            .header("user-agent", format!("{}1", super::OUR_CLIENT))
+            .body(Body::from(body.to_owned()))
+            .unwrap();
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        serde_json::from_slice(&bytes).unwrap()
     }
 
     /// Runs a command of `kc`; follows a file order with `file`.

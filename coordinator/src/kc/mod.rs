@@ -60,7 +60,12 @@ async fn obey(args: Vec<String>) -> Result<u8, String> {
     // What a server may ask for is finite: a file, then changes to wait for, or a text to edit until it is right.
     loop {
         if let (Some(retry), 0) = (&answer.retry_params, answer.rc) {
-            told = progress(&answer, told);
+            // What is said while it goes on is said once for each new text; rows of a watch come each for itself.
+            let news = if answer.stderr == told { "" } else { &answer.stderr };
+            if !terminal::print(&answer.stdout, news)? {
+                return Ok(0);
+            }
+            told.clone_from(&answer.stderr);
             let ask = Ask { retry_params: Some(retry.clone()), ..Ask::first(&args) };
             sleep(LOOK_AGAIN).await;
             answer = server.post(&ask).await?.answer()?;
@@ -80,15 +85,6 @@ async fn obey(args: Vec<String>) -> Result<u8, String> {
         }
     }
     finish(&answer, &profiles, &name)
-}
-
-/// Says what a change waits for, once for each new text.
-fn progress(answer: &Answer, told: String) -> String {
-    if !answer.stderr.is_empty() && answer.stderr != told {
-        eprint!("{}", answer.stderr);
-        return answer.stderr.clone();
-    }
-    told
 }
 
 fn finish(answer: &Answer, profiles: &Profiles, name: &str) -> Result<u8, String> {

@@ -120,11 +120,11 @@ impl Profiles {
                 let path = self.path(name);
                 let text = fs::read_to_string(&path)
                     .map_err(|cause| format!("cannot read {}: {cause}", path.display()))?;
-                super::terminal::print(&text, "")
+                super::terminal::print(&text, "").map(drop)
             }
             "list" => {
                 let text: String = self.names()?.into_iter().map(|name| name + "\n").collect();
-                super::terminal::print(&text, "")
+                super::terminal::print(&text, "").map(drop)
             }
             other => Err(format!("the server asks for {other:?} with profiles, which this kc does not know")),
         }

@@ -11,11 +11,11 @@ use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
 use super::{answer::File, expand};
 
-/// Prints as it is, with a line end.
+/// Prints as it is, with a line end. Answers whether somebody still reads.
 ///
 /// # Errors
-/// When standard output is closed.
-pub fn print(stdout: &str, stderr: &str) -> Result<(), String> {
+/// When standard output cannot be written.
+pub fn print(stdout: &str, stderr: &str) -> Result<bool, String> {
     let ended = |text: &str| if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
     let mut out = io::stdout().lock();
     let printed = out
@@ -26,7 +26,7 @@ pub fn print(stdout: &str, stderr: &str) -> Result<(), String> {
     match printed {
         // `kc get … | head` is not an error.
         Err(cause) if cause.kind() != io::ErrorKind::BrokenPipe => Err(format!("cannot print: {cause}")),
-        Ok(()) | Err(_) => Ok(()),
+        printed => Ok(printed.is_ok()),
     }
 }
 

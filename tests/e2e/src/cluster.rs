@@ -70,7 +70,7 @@ impl Instance {
             host: World::host_index(&text("hostName")?)?,
             endpoint: format!("{}:6379", text("address")?),
             role: text("role")?,
-            shard: item["groupIndex"].as_i64()?,
+            shard: item["shardIndex"].as_i64()?,
             intent: text("intent")?,
             machine: text("machine")?,
         })

@@ -181,6 +181,13 @@ pub enum Report {
 }
 
 impl Report {
+    /// What the step under way has done so far, by the names that its outcome counts with.
+    pub fn under_way(&self) -> Vec<(&'static str, u64)> {
+        match self {
+            Report::Valkey(report) => valkey::facts::under_way(report),
+        }
+    }
+
     /// The part of it that decisions rest on and that the log keeps.
     pub fn fact(&self) -> Fact {
         match self {

@@ -56,7 +56,7 @@ pub fn explain(state: &State, cluster: ClusterId) -> v1::Explanation {
             });
             v1::InstanceExplanation {
                 instance_id: instance.id.to_string(),
-                group_id: instance.group.to_string(),
+                shard_id: instance.group.to_string(),
                 chosen_host: state
                     .hosts
                     .get(&instance.host)

@@ -88,7 +88,8 @@ pub fn fill(
         let best = choose(view, &trial, &taken, vacancy, &shape).ok_or_else(|| {
             let needed = vacancies.len();
             let (placed, why) = (reservations.len(), why_nowhere(view, &trial, vacancy, &shape));
-            format!("needs room for {needed} instances, found it for {placed}: {why}")
+            let instances = if needed == 1 { "instance" } else { "instances" };
+            format!("needs room for {needed} {instances}, found it for {placed}: {why}")
         })?;
         let Network { subnet, vpc, vni, cidr } = network(state, vacancy)?;
         let ipv4 = trial.take_address(subnet, cidr).ok_or_else(|| {

@@ -33,6 +33,16 @@ impl Footprint {
         }
     }
 
+    /// What is left of `self` without `other`; 0 where `other` is more.
+    pub fn minus(self, other: Footprint) -> Footprint {
+        Footprint {
+            vcpu_percent: self.vcpu_percent.saturating_sub(other.vcpu_percent),
+            memory_mib: self.memory_mib.saturating_sub(other.memory_mib),
+            disk_gib: self.disk_gib.saturating_sub(other.disk_gib),
+            iops: self.iops.saturating_sub(other.iops),
+        }
+    }
+
     /// What is short when `self` has to fit into `capacity`, by name; empty when it fits.
     pub fn exceeds(self, capacity: Footprint) -> Vec<&'static str> {
         [

@@ -2,11 +2,13 @@
 //! computes, it decides nothing.
 
 mod foreseen;
+mod operations;
 mod operator;
 pub mod spread;
 
 pub use foreseen::host_plan;
-pub use operator::{events, hosts, instances, operation, operations};
+pub use operations::{operation, operations};
+pub use operator::{events, hosts, instances};
 use shardplane_proto::{ids::ClusterId, v1};
 
 use crate::{

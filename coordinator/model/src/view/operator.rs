@@ -1,8 +1,8 @@
-//! The operator's resources: hosts, instances, operations, events. In: the state and what is observed. Out: messages of the
+//! The operator's resources: hosts, instances, events. In: the state and what is observed. Out: messages of the
 //! Operator service.
 
 use shardplane_proto::{
-    ids::{ClusterId, HostId, OperationId, ResourceId},
+    ids::{HostId, ResourceId},
     v1,
 };
 
@@ -11,10 +11,7 @@ use crate::{
     engine::{Member, Role},
     observed::{MemberReport, Observed},
     plan::{LeftPhase, cluster_view, left},
-    state::{
-        Drain, Footprint, Host, Intent, OperationKind, OperationState, Presence, Severity, State, Task,
-        TaskState,
-    },
+    state::{Drain, Footprint, Host, Intent, Presence, Severity, State},
     time::Timestamp,
 };
 
@@ -50,6 +47,7 @@ pub fn hosts(state: &State, observed: &Observed, now: Timestamp, filter: &str) -
             agent_version: host.facts.agent_version.clone(),
             capacity: Some(capacity(host.facts.capacity)),
             promised: Some(capacity(state.promised(host.id))),
+            free: Some(capacity(host.facts.capacity.minus(state.promised(host.id)))),
             images: host
                 .facts
                 .images
@@ -70,6 +68,11 @@ pub fn hosts(state: &State, observed: &Observed, now: Timestamp, filter: &str) -
                     status: c.status.clone(),
                     message: c.message.clone(),
                 })
+                .chain(host.facts.images.is_empty().then(|| v1::HostCondition {
+                    r#type: "ImagesReady".to_owned(),
+                    status: "False".to_owned(),
+                    message: "the host has no image, so nothing can be placed on it; install one (images/build) and restart its agent".to_owned(),
+                }))
                 .chain(observed.hosts.get(&host.id).filter(|report| !report.problems.is_empty()).map(
                     |report| v1::HostCondition {
                         r#type: "SpecCarriedOut".to_owned(),
@@ -158,8 +161,8 @@ pub fn instances(state: &State, observed: &Observed, now: Timestamp, filter: &st
                 id: instance.id.to_string(),
                 cluster_id: id.to_string(),
                 cluster_name: view.resource.metadata.name.clone(),
-                group_id: instance.group.to_string(),
-                group_index: member.group_index.and_then(|i| i32::try_from(i).ok()).unwrap_or(-1),
+                shard_id: instance.group.to_string(),
+                shard_index: member.group_index.and_then(|i| i32::try_from(i).ok()).unwrap_or(-1),
                 engine: view.cluster.engine.name().to_owned(),
                 host_id: instance.host.to_string(),
                 host_name: host_name(state, instance.host),
@@ -184,74 +187,6 @@ fn current(member: &Member<'_>, word: impl Fn(&MemberReport) -> &'static str) ->
         Some(_) => "silent",
         None => "unknown",
     }
-}
-
-fn operation_kind(kind: OperationKind) -> &'static str {
-    match kind {
-        OperationKind::Create => "create",
-        OperationKind::Repair => "repair",
-        OperationKind::Move => "move",
-        OperationKind::Switchover => "switchover",
-        OperationKind::Grow => "grow",
-        OperationKind::Shrink => "shrink",
-        OperationKind::Delete => "delete",
-        OperationKind::Reshard => "reshard",
-        OperationKind::Rollout => "rollout",
-        OperationKind::Takeover => "takeover",
-    }
-}
-
-fn step(task: &Task) -> v1::OperationStep {
-    let (phase, error) = match &task.state {
-        TaskState::Running => ("running", String::new()),
-        TaskState::Succeeded => ("succeeded", String::new()),
-        TaskState::Failed { error } => ("failed", error.clone()),
-        TaskState::Superseded => ("superseded", String::new()),
-    };
-    v1::OperationStep {
-        id: task.id.to_string(),
-        name: task.name.clone(),
-        instance_id: task.instance.to_string(),
-        phase: phase.to_owned(),
-        error,
-    }
-}
-
-/// One operation.
-pub fn operation(state: &State, id: OperationId) -> Option<v1::OperationView> {
-    let operation = state.operations.get(&id)?;
-    let steps: Vec<_> = operation.tasks.iter().filter_map(|task| state.tasks.get(task)).map(step).collect();
-    let ended = steps.iter().filter(|s| s.phase != "running").count();
-    let (phase, error, progress) = match &operation.state {
-        OperationState::Succeeded => ("succeeded", String::new(), 100),
-        OperationState::Failed { error } => ("failed", error.clone(), 100),
-        OperationState::Cancelled { by } => ("cancelled", format!("cancelled by {by}"), 100),
-        // What is still to come is not known, so a running operation never claims more than 95.
-        OperationState::Running => ("running", String::new(), (ended * 95 / (steps.len() + 1)).min(95)),
-    };
-    Some(v1::OperationView {
-        id: id.to_string(),
-        kind: operation_kind(operation.kind).to_owned(),
-        cluster_id: operation.cluster.to_string(),
-        phase: phase.to_owned(),
-        steps,
-        progress: u32::try_from(progress).unwrap_or(95),
-        cancellable: operation.cancellable(),
-        error,
-        create_time: operation.created.to_string(),
-        end_time: operation.ended.map(|at| at.to_string()).unwrap_or_default(),
-        cause: operation.cause.clone(),
-    })
-}
-
-/// All operations kept, or those of the cluster whose id is `filter`; newest last.
-pub fn operations(state: &State, filter: &str) -> v1::OperationList {
-    let cluster: Option<ClusterId> = filter.parse().ok();
-    let shown = state
-        .operations
-        .values()
-        .filter(|o| filter.is_empty() || Some(o.cluster) == cluster || o.id.to_string() == filter);
-    v1::OperationList { items: shown.filter_map(|o| operation(state, o.id)).collect() }
 }
 
 /// All events kept, or those whose subject contains `filter`; newest last.

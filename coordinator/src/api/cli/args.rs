@@ -25,6 +25,12 @@ pub enum Verb {
     Drain,
     /// `plan`
     Plan,
+    /// `wait`
+    Wait,
+    /// `cancel`
+    Cancel,
+    /// `events`
+    Events,
     /// `api-resources`
     ApiResources,
     /// `login`
@@ -74,8 +80,10 @@ pub struct Args {
     pub wait: bool,
     /// `--force`
     pub force: bool,
-    /// `--for`, in seconds
-    pub for_seconds: Option<u32>,
+    /// `--for`: how long, until what, or about what, as the verb says
+    pub for_what: Option<String>,
+    /// `--timeout`, in seconds
+    pub timeout: Option<u32>,
     /// `--reason`
     pub reason: Option<String>,
 }
@@ -92,6 +100,9 @@ fn verb(word: &str) -> Option<Verb> {
         "uncordon" => Verb::Uncordon,
         "drain" => Verb::Drain,
         "plan" => Verb::Plan,
+        "wait" => Verb::Wait,
+        "cancel" => Verb::Cancel,
+        "events" => Verb::Events,
         "api-resources" => Verb::ApiResources,
         "login" => Verb::Login,
         "logout" => Verb::Logout,
@@ -117,7 +128,8 @@ pub fn parse(given: &[String]) -> Result<Args, String> {
         filename: None,
         wait: false,
         force: false,
-        for_seconds: None,
+        for_what: None,
+        timeout: None,
         reason: None,
     };
     let mut help = false;
@@ -198,7 +210,8 @@ impl Args {
                 value.or_else(|| rest.next()).ok_or_else(|| format!("the flag {name} needs a value"))?;
             match name {
                 "-n" | "--folder" => self.folder = Some(value.to_owned()),
-                "--for" => self.for_seconds = Some(span(value)?),
+                "--for" => self.for_what = Some(value.to_owned()),
+                "--timeout" => self.timeout = Some(span(name, value)?),
                 "--reason" => self.reason = Some(value.to_owned()),
                 "-f" | "--filename" => self.filename = Some(value.to_owned()),
                 _ => self.output = output(value)?,
@@ -223,13 +236,19 @@ impl Args {
 }
 
 fn takes_value(name: &str) -> bool {
-    matches!(name, "-n" | "--folder" | "-o" | "--output" | "-f" | "--filename" | "--for" | "--reason")
+    matches!(
+        name,
+        "-n" | "--folder" | "-o" | "--output" | "-f" | "--filename" | "--for" | "--timeout" | "--reason"
+    )
 }
 
 /// A span such as `90s`, `30m`, `2h` or `1d`, in seconds.
-fn span(value: &str) -> Result<u32, String> {
+///
+/// # Errors
+/// Says what the flag takes.
+pub fn span(flag: &str, value: &str) -> Result<u32, String> {
     let wrong =
-        || format!("--for {value:?}: write a whole number and s, m, h or d, for example 2h; at most 366d");
+        || format!("{flag} {value:?}: write a whole number and s, m, h or d, for example 2h; at most 366d");
     let (number, unit) = value.split_at_checked(value.len().saturating_sub(1)).ok_or_else(wrong)?;
     let seconds: u32 = match unit {
         "s" => 1,
@@ -279,7 +298,8 @@ mod tests {
         let args = of("apply -f - --wait").unwrap();
         assert_eq!((args.verb, args.filename.as_deref(), args.wait), (Verb::Apply, Some("-"), true));
         let args = of("cordon h1 --for 2h --reason disks").unwrap();
-        assert_eq!((args.for_seconds, args.reason.as_deref()), (Some(7200), Some("disks")));
+        assert_eq!((args.for_what.as_deref(), args.reason.as_deref()), (Some("2h"), Some("disks")));
+        assert_eq!(of("wait vk x --timeout 5m").unwrap().timeout, Some(300));
         assert!(of("drain h1 --force").unwrap().force);
         assert_eq!(of("get -Aq vpc").map(|a| (a.all_folders, a.quiet)), Ok((true, true)));
     }
@@ -304,10 +324,10 @@ mod tests {
             ("get vpc --nope", "no flag --nope"),
             ("get vpc -x", "no flag -x"),
             ("create vpc", "kc apply -f"),
-            ("cordon h1 --for soon", "for example 2h"),
-            ("cordon h1 --for 0h", "for example 2h"),
-            ("cordon h1 --for 367d", "at most 366d"),
-            ("cordon h1 --for é", "for example 2h"),
+            ("wait vk x --timeout soon", "for example 2h"),
+            ("wait vk x --timeout 0h", "for example 2h"),
+            ("wait vk x --timeout 367d", "at most 366d"),
+            ("wait vk x --timeout é", "for example 2h"),
         ] {
             let refused = of(words).unwrap_err();
             assert!(refused.contains(part), "{words}: {refused}");

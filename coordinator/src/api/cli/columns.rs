@@ -9,10 +9,14 @@ use shardplane_model::{
 };
 use shardplane_proto::v1::{self, resource::Body};
 
-use super::{super::verbs::Session, lookup, table};
+use super::{
+    super::verbs::Session,
+    lookup,
+    table::{self, Rows},
+};
 
-/// A table of resources of one type. `qualified` puts the type before the name, for tables of several types.
-pub fn table(session: &Session, kind: Kind, found: &[&Resource], wide: bool, qualified: bool) -> String {
+/// Resources of one type as rows. `qualified` puts the type before the name, for tables of several types.
+pub fn rows(session: &Session, kind: Kind, found: &[&Resource], wide: bool, qualified: bool) -> Rows {
     let mut header = [&["NAME", "ID", "STATE"], own_header(kind), &["AGE"]].concat();
     if wide {
         header.push("FOLDER");
@@ -34,9 +38,9 @@ pub fn table(session: &Session, kind: Kind, found: &[&Resource], wide: bool, qua
             );
             row.extend(wide_cells(session, resource, &message));
         }
-        row
+        (resource.id.to_string(), row)
     });
-    table::render(&header, rows.collect())
+    Rows { header, rows: rows.collect() }
 }
 
 fn own_header(kind: Kind) -> &'static [&'static str] {

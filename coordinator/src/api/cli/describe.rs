@@ -56,7 +56,7 @@ fn cluster(session: &Session, resource: &Resource, text: &mut String) {
     let instances = view::instances(&session.state, &session.observed, session.now(), &id).items;
     let rows = instances.into_iter().map(|i| {
         vec![
-            i.group_index.to_string(),
+            i.shard_index.to_string(),
             i.role,
             i.id,
             i.host_name,
@@ -71,8 +71,8 @@ fn cluster(session: &Session, resource: &Resource, text: &mut String) {
     // Writing to a String cannot fail.
     let _ = write!(
         text,
-        "\nInstances on {} hosts:\n{}",
-        columns::hosts_used(session, resource),
+        "\nInstances on {}:\n{}",
+        table::count(columns::hosts_used(session, resource), "host"),
         table::render(&header, rows.collect())
     );
     if let Some(waiting) =
@@ -83,7 +83,7 @@ fn cluster(session: &Session, resource: &Resource, text: &mut String) {
             let _ = writeln!(text, "  {reason}");
         }
     }
-    let mut operations = view::operations(&session.state, &id).items;
+    let mut operations = view::operations(&session.state, &session.observed, session.now(), &id).items;
     operations.drain(..operations.len().saturating_sub(NEWEST));
     if !operations.is_empty() {
         let rows = operations

@@ -51,7 +51,7 @@ pub fn run(session: &Session, args: &Args) -> Result<Answer, Failure> {
     let mut text = String::new();
     for instance in &explanation.instances {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "instance {} of shard {}", instance.instance_id, instance.group_id);
+        let _ = writeln!(text, "instance {} of shard {}", instance.instance_id, instance.shard_id);
         let _ = writeln!(text, "  is on {}: {}", instance.chosen_host, instance.why);
         for other in &instance.others {
             let _ = writeln!(text, "  not on {}: {}", other.host, other.why_not);

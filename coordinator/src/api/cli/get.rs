@@ -1,7 +1,11 @@
 //! `kc get`: reads resources. In: types, names, a folder, a format. Out: a table, JSON, YAML that `apply` reads, or ids. Secrets are
 //! never shown here, whatever the token.
 
-use shardplane_model::{resource::Resource, state::Scope};
+use shardplane_model::{
+    resource::{Kind, Resource},
+    state::Scope,
+};
+use shardplane_proto::ids::ResourceId;
 
 use super::{
     super::{json, json::Node, verbs::Session},
@@ -33,17 +37,7 @@ pub fn run(session: &Session, args: &Args) -> Result<Answer, Failure> {
         let Type::Public(public) = kind else {
             return Err(Failure::Text("read the operator's types one at a time".to_owned()));
         };
-        let found = if names.is_empty() {
-            let inside =
-                |r: &&Resource| r.kind() == public && (folder.is_none() || r.metadata.folder == folder);
-            session.state.resources.values().filter(inside).collect()
-        } else {
-            names
-                .iter()
-                .map(|name| lookup::one(&session.state, public, name, folder))
-                .collect::<Result<_, _>>()?
-        };
-        groups.push((kind, found));
+        groups.push((kind, found(session, public, names, folder)?));
     }
     let found: Vec<&Resource> = groups.iter().flat_map(|(_, found)| found.iter().copied()).collect();
     if args.quiet {
@@ -60,6 +54,23 @@ pub fn run(session: &Session, args: &Args) -> Result<Answer, Failure> {
             Ok(Answer::printed(manifest::write(&shown)))
         }
     }
+}
+
+/// The resources of a type that names mean; all of the folder without names.
+///
+/// # Errors
+/// A name that names nothing or several.
+pub fn found<'s>(
+    session: &'s Session,
+    kind: Kind,
+    names: &[String],
+    folder: Option<ResourceId>,
+) -> Result<Vec<&'s Resource>, Failure> {
+    if names.is_empty() {
+        let inside = |r: &&Resource| r.kind() == kind && (folder.is_none() || r.metadata.folder == folder);
+        return Ok(session.state.resources.values().filter(inside).collect());
+    }
+    names.iter().map(|name| lookup::one(&session.state, kind, name, folder)).collect()
 }
 
 /// A resource as `-o json` and `-o yaml` show it.
@@ -91,7 +102,7 @@ fn tables(session: &Session, args: &Args, groups: &[(Type, Vec<&Resource>)]) -> 
         if !text.is_empty() {
             text.push('\n');
         }
-        text.push_str(&columns::table(session, *kind, found, args.output == Output::Wide, several));
+        text.push_str(&columns::rows(session, *kind, found, args.output == Output::Wide, several).text());
     }
     let mut answer = Answer::printed(text);
     if answer.stdout.is_empty() {

@@ -7,7 +7,7 @@ use shardplane_proto::v1;
 use super::{
     super::{json, verbs::Session},
     answer::{Answer, Failure},
-    args::{Args, Output, Verb},
+    args::{Args, Output, Verb, span},
     get, manifest, operator, table,
 };
 
@@ -21,7 +21,7 @@ pub async fn run(session: Session, args: &Args) -> Result<Answer, Failure> {
         return Err(Failure::Text("which host? kc cordon|uncordon|drain <host>".to_owned()));
     };
     for (given, flag, verbs) in [
-        (args.for_seconds.is_some(), "--for", &[Verb::Cordon][..]),
+        (args.for_what.is_some(), "--for", &[Verb::Cordon][..]),
         (args.reason.is_some(), "--reason", &[Verb::Cordon, Verb::Drain]),
         (args.force, "--force", &[Verb::Drain]),
     ] {
@@ -31,30 +31,16 @@ pub async fn run(session: Session, args: &Args) -> Result<Answer, Failure> {
     }
     let id = operator::host_named(&session, name)?;
     let reason = args.reason.clone().unwrap_or_default();
-    let host = match args.verb {
-        Verb::Drain => {
-            let asked = v1::DrainHostRequest { id, reason, force: args.force };
-            let host = session.drain(asked).await?;
-            return Ok(Answer::printed(left(&host)));
-        }
-        Verb::Uncordon => session.uncordon(&id).await?,
-        Verb::Cordon
-        | Verb::Get
-        | Verb::Describe
-        | Verb::Explain
-        | Verb::Apply
-        | Verb::Edit
-        | Verb::Delete
-        | Verb::ApiResources
-        | Verb::Login
-        | Verb::Logout
-        | Verb::Config
-        | Verb::Help
-        | Verb::Plan
-        | Verb::Version => {
-            let for_seconds = args.for_seconds.unwrap_or_default();
-            session.cordon(v1::CordonHostRequest { id, reason, for_seconds }).await?
-        }
+    if args.verb == Verb::Drain {
+        let asked = v1::DrainHostRequest { id, reason, force: args.force };
+        return Ok(Answer::printed(left(&session.drain(asked).await?)));
+    }
+    let host = if args.verb == Verb::Uncordon {
+        session.uncordon(&id).await?
+    } else {
+        let span = args.for_what.as_deref().map(|value| span("--for", value)).transpose();
+        let for_seconds = span.map_err(Failure::Text)?.unwrap_or_default();
+        session.cordon(v1::CordonHostRequest { id, reason, for_seconds }).await?
     };
     let text = match &host.cordon {
         None => format!("host/{} uncordoned\n", host.name),
@@ -114,9 +100,10 @@ fn left(host: &v1::HostView) -> String {
         .map(|i| vec![i.instance_id, i.cluster_name, i.phase, i.message])
         .collect();
     format!(
-        "host/{0} draining: {1} instances left; kc drain {0} says how far it is, kc uncordon {0} ends it\n{2}",
+        "host/{0} draining: {1} {2} left; kc drain {0} says how far it is, kc uncordon {0} ends it\n{3}",
         host.name,
         drain.left,
+        if drain.left == 1 { "instance" } else { "instances" },
         table::render(&["INSTANCE", "CLUSTER", "PHASE", "MESSAGE"], rows)
     )
 }
@@ -129,7 +116,9 @@ pub fn state_of(host: &v1::HostView) -> String {
         (None, Some(_)) => ",Cordoned",
         (None, None) => "",
     };
-    format!("{}{more}", host.state)
+    // Nothing can be placed there, which `Ready` alone would hide.
+    let bare = if host.images.is_empty() { ",NoImage" } else { "" };
+    format!("{}{more}{bare}", host.state)
 }
 
 /// Who closed a host, until when and why, and how far a drain is; empty for an open one.

@@ -32,6 +32,9 @@ pub fn answer(args: &Args) -> Result<Option<Answer>, Failure> {
         | Verb::Uncordon
         | Verb::Drain
         | Verb::Plan
+        | Verb::Wait
+        | Verb::Cancel
+        | Verb::Events
         | Verb::Login => None,
     })
 }

@@ -8,6 +8,7 @@ mod columns;
 mod delete;
 mod describe;
 mod edit;
+mod events;
 mod explain;
 mod get;
 mod help;
@@ -16,9 +17,12 @@ mod local;
 mod lookup;
 mod manifest;
 mod operator;
+mod rows;
 mod table;
 mod types;
+mod until;
 mod wait;
+mod watch;
 
 use axum::{
     extract::{Request, State},
@@ -87,10 +91,19 @@ async fn run(api: &Api, post: Post, token: Option<&str>, waits_itself: bool) -> 
     // Each verb asks for the scope it needs; being let in is enough to be told what is wrong with a command.
     let session = api.enter(token, &[]).await?;
     if let Some(retry) = &post.retry_params {
-        return wait::again(&session, retry, &args);
+        return match retry.operation.as_str() {
+            watch::WORD => watch::run(&session, &events::as_typed(&args), Some(retry), waits_itself),
+            until::WORD => until::run(&session, &args, Some(retry)),
+            _ => wait::again(&session, retry, &args),
+        };
     }
     match args.verb {
-        Verb::Get => get::run(&session, &args),
+        Verb::Get | Verb::Events if args.wait => {
+            watch::run(&session, &events::as_typed(&args), None, waits_itself)
+        }
+        Verb::Get | Verb::Events => get::run(&session, &events::as_typed(&args)),
+        Verb::Wait => until::run(&session, &args, None),
+        Verb::Cancel => events::cancel(session, &args).await,
         Verb::Describe => describe::run(&session, &args),
         Verb::Explain => explain::run(&session, &args),
         Verb::Apply => apply::run(session, &args, post.file_content.as_deref(), waits_itself).await,

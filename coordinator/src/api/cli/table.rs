@@ -3,6 +3,25 @@
 use comfy_table::{ContentArrangement, Table, presets};
 use shardplane_model::time::Timestamp;
 
+/// A header, and rows with the id of what each is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rows {
+    /// Names of the columns.
+    pub header: Vec<&'static str>,
+    /// Id and cells.
+    pub rows: Vec<(String, Vec<String>)>,
+}
+
+impl Rows {
+    /// As text; empty when there is no row.
+    pub fn text(&self) -> String {
+        if self.rows.is_empty() {
+            return String::new();
+        }
+        render(&self.header, self.rows.iter().map(|(_, cells)| cells.clone()).collect())
+    }
+}
+
 /// A table of these rows.
 pub fn render<H: AsRef<str>>(header: &[H], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
@@ -28,7 +47,16 @@ pub fn render<H: AsRef<str>>(header: &[H], rows: Vec<Vec<String>>) -> String {
 
 /// How long ago something was, in the largest unit that says enough: `42s`, `7m`, `5h`, `3d`.
 pub fn age(now: Timestamp, then: Timestamp) -> String {
-    let seconds = now.since(then).0 / 1000;
+    span(now.since(then).0 / 1000)
+}
+
+/// `1 host`, `2 hosts`.
+pub fn count(amount: usize, one: &str) -> String {
+    format!("{amount} {one}{}", if amount == 1 { "" } else { "s" })
+}
+
+/// So many seconds, as [`age`] writes them.
+pub fn span(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),
         120..7_200 => format!("{}m", seconds / 60),

@@ -18,6 +18,8 @@ pub enum Type {
 pub enum OperatorType {
     /// Hosts.
     Host,
+    /// What hosts can hold.
+    Capacity,
     /// Members of groups.
     Instance,
     /// Chains of tasks.
@@ -32,8 +34,9 @@ pub enum OperatorType {
 
 impl OperatorType {
     /// Every one, in the order a list of them shows.
-    pub const ALL: [OperatorType; 6] = [
+    pub const ALL: [OperatorType; 7] = [
         OperatorType::Host,
+        OperatorType::Capacity,
         OperatorType::Instance,
         OperatorType::Operation,
         OperatorType::Event,
@@ -45,6 +48,7 @@ impl OperatorType {
     pub fn words(self) -> &'static [&'static str] {
         match self {
             OperatorType::Host => &["host", "hosts"],
+            OperatorType::Capacity => &["capacity"],
             OperatorType::Instance => &["instance", "instances"],
             OperatorType::Operation => &["operation", "operations", "op"],
             OperatorType::Event => &["event", "events"],
@@ -57,8 +61,9 @@ impl OperatorType {
     pub fn verbs(self) -> &'static str {
         match self {
             OperatorType::Host | OperatorType::Token => "get,describe,delete",
+            OperatorType::Operation => "get,describe,wait,cancel",
             OperatorType::Instance
-            | OperatorType::Operation
+            | OperatorType::Capacity
             | OperatorType::Event
             | OperatorType::Catalogue => "get,describe",
         }

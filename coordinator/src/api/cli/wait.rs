@@ -94,7 +94,13 @@ pub async fn first(
                 let over = !matches!(timeout_at(until, applied.changed()).await, Ok(Ok(())));
                 if over {
                     let stderr = progress(session, &state, &waiting);
-                    return Answer { stderr, retry: Some(come_back(&changes, args)), ..answer };
+                    // What is said at the end is said when it is true.
+                    return Answer {
+                        stderr,
+                        stdout: String::new(),
+                        retry: Some(come_back(&changes, args)),
+                        ..answer
+                    };
                 }
             }
         }
@@ -108,28 +114,9 @@ pub async fn first(
 pub fn again(session: &Session, retry: &Retry, args: &Args) -> Result<Answer, Failure> {
     session.caller.needs(&[Scope::Read, Scope::Write])?;
     let changes = changes_of(retry)?;
-    let answer = match args.verb {
-        Verb::Delete => Answer::printed(
-            changes.iter().map(|c| format!("{}/{} deleted\n", c.kind, c.name)).collect::<String>(),
-        ),
-        Verb::Get
-        | Verb::Describe
-        | Verb::Explain
-        | Verb::Apply
-        | Verb::Edit
-        | Verb::Cordon
-        | Verb::Uncordon
-        | Verb::Drain
-        | Verb::Plan
-        | Verb::ApiResources
-        | Verb::Login
-        | Verb::Logout
-        | Verb::Config
-        | Verb::Help
-        | Verb::Version => Answer::printed(
-            changes.iter().map(|c| format!("{}/{} applied\n", c.kind, c.name)).collect::<String>(),
-        ),
-    };
+    let done = if args.verb == Verb::Delete { "deleted" } else { "applied" };
+    let lines = changes.iter().map(|c| format!("{}/{} {done}\n", c.kind, c.name));
+    let answer = Answer::printed(lines.collect::<String>());
     Ok(match stand(&session.state, &changes) {
         Stand::Done => answer,
         Stand::Failed(text) => Answer::failed(&text),

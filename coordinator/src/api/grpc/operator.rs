@@ -39,7 +39,18 @@ impl v1::operator_server::Operator for Operator {
     }
 
     async fn list_operations(&self, request: Request<v1::OperatorListRequest>) -> Answer<v1::OperationList> {
-        self.list(request, &[Scope::Operator], |s, filter| view::operations(&s.state, filter)).await
+        self.list(request, &[Scope::Operator], |s, filter| {
+            view::operations(&s.state, &s.observed, s.now(), filter)
+        })
+        .await
+    }
+
+    async fn cancel_operation(
+        &self,
+        request: Request<v1::CancelOperationRequest>,
+    ) -> Answer<v1::OperationView> {
+        let session = enter(&self.0, request.metadata(), rest::MAY_CANCEL).await?;
+        Ok(Response::new(session.cancel_operation(&request.get_ref().id).await?))
     }
 
     async fn list_events(&self, request: Request<v1::OperatorListRequest>) -> Answer<v1::EventList> {

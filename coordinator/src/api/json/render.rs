@@ -44,14 +44,14 @@ fn complete(message: &MessageDescriptor, node: Node) -> Node {
     let fields = message.fields().map(|field| {
         let value = match (take(field.json_name()), field.kind().as_message()) {
             (None, _) => Node::Null,
-            // Protobuf's JSON writes 64-bit numbers as text; ours are small enough to be numbers.
-            (Some(Node::Text(text)), None)
-                if matches!(field.kind(), FieldKind::Uint64 | FieldKind::Int64) =>
-            {
-                text.parse().map_or(Node::Text(text), Node::Integer)
+            (Some(value), None) if matches!(field.kind(), FieldKind::Uint64 | FieldKind::Int64) => {
+                as_number(value)
             }
             (Some(value), None) => value,
-            (Some(value), Some(_)) if field.is_map() => value,
+            (Some(value), Some(entry)) if field.is_map() => {
+                let kind = entry.map_entry_value_field().kind();
+                if matches!(kind, FieldKind::Uint64 | FieldKind::Int64) { as_numbers(value) } else { value }
+            }
             (Some(Node::List(items)), Some(nested)) => {
                 Node::List(items.into_iter().map(|item| complete(nested, item)).collect())
             }
@@ -62,9 +62,41 @@ fn complete(message: &MessageDescriptor, node: Node) -> Node {
     Node::Object(fields.collect())
 }
 
+/// Protobuf's JSON writes 64-bit numbers as text; ours are small enough to be numbers.
+fn as_number(node: Node) -> Node {
+    match node {
+        Node::Text(text) => text.parse().map_or(Node::Text(text), Node::Integer),
+        Node::Null | Node::Bool(_) | Node::Integer(_) | Node::Float(_) | Node::List(_) | Node::Object(_) => {
+            node
+        }
+    }
+}
+
+/// The same for the values of a map.
+fn as_numbers(node: Node) -> Node {
+    match node {
+        Node::Object(members) => {
+            Node::Object(members.into_iter().map(|(name, value)| (name, as_number(value))).collect())
+        }
+        Node::Null | Node::Bool(_) | Node::Integer(_) | Node::Float(_) | Node::List(_) | Node::Text(_) => {
+            node
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn large_numbers_are_numbers_in_maps_too() {
+        let goal = v1::OperationGoal { what: "slots".to_owned(), amount: 5 };
+        let counts = [("slots".to_owned(), 3)].into();
+        let operation = v1::OperationView { counts, goal: Some(goal), ..Default::default() };
+        let node = message("OperationView", &operation);
+        assert_eq!(node.at(&["counts", "slots"]), Some(&Node::Integer(3)));
+        assert_eq!(node.at(&["goal", "amount"]), Some(&Node::Integer(5)));
+    }
 
     #[test]
     fn absent_members_are_null_and_the_order_is_that_of_the_file() {

@@ -18,7 +18,7 @@ use super::{Api, cli, errors::Problem, metrics, openapi};
 
 pub use hosts::LONGEST_CORDON;
 pub use list::{Page, labels_match, page};
-pub use operator::{catalogue_of, explain};
+pub use operator::{MAY_CANCEL, catalogue_of, explain};
 pub use tokens::tokens as tokens_of;
 
 /// Routes that every member answers itself.
@@ -37,7 +37,7 @@ pub fn led(api: &Api) -> Router {
         .route("/api/v1/hosts", get(operator::hosts))
         .route("/api/v1/instances", get(operator::instances))
         .route("/api/v1/operations", get(operator::operations))
-        .route("/api/v1/operations/{id}", get(operator::operation))
+        .route("/api/v1/operations/{id}", get(operator::operation).post(operator::cancel))
         .route("/api/v1/events", get(operator::events))
         .route("/api/v1/catalogue", get(operator::catalogue))
         .route("/api/v1/hosts/{id}", delete(operator::forget_host).post(hosts::act).get(hosts::read_or_plan))

@@ -71,22 +71,61 @@ pub async fn instances(State(api): State<Api>, request: Request) -> Response {
 
 /// `GET /api/v1/operations`
 pub async fn operations(State(api): State<Api>, request: Request) -> Response {
-    answer(&api, Asked::of(&request), "OperationList", |s, filter| Ok(view::operations(&s.state, filter)))
-        .await
+    answer(&api, Asked::of(&request), "OperationList", |s, filter| {
+        Ok(view::operations(&s.state, &s.observed, s.now(), filter))
+    })
+    .await
 }
 
 /// `GET /api/v1/operations/<id>`
 pub async fn operation(State(api): State<Api>, Path(id): Path<String>, request: Request) -> Response {
-    answer(&api, Asked::of(&request), "OperationView", |s, _| {
-        let missing = || {
-            Problem::not_found(format!(
-                "there is no operation {id:?}; ended ones are forgotten after a while"
-            ))
+    answer(&api, Asked::of(&request), "OperationView", |s, _| s.operation(&id)).await
+}
+
+/// `POST /api/v1/operations/<id>:cancel`
+pub async fn cancel(State(api): State<Api>, Path(path): Path<String>, request: Request) -> Response {
+    let cancelled =
+        match (path.rsplit_once(':'), api.enter(auth::bearer(request.headers()), MAY_CANCEL).await) {
+            (_, Err(problem)) => Err(problem),
+            (Some((id, "cancel")), Ok(session)) => session.cancel_operation(id).await,
+            (Some((_, other)), Ok(_)) => {
+                Err(Problem::not_found(format!("an operation has no verb {other:?}: there is cancel")))
+            }
+            (None, Ok(_)) => Err(Problem::bad_data(format!(
+                "POST is not possible at an operation: /api/v1/operations/{path}:cancel is there"
+            ))),
         };
-        let id: OperationId = id.parse().map_err(|_| missing())?;
-        view::operation(&s.state, id).ok_or_else(missing)
-    })
-    .await
+    answered("OperationView", cancelled)
+}
+
+/// What can be cancelled carries out what somebody with the scope write has asked for.
+pub const MAY_CANCEL: &[Scope] = &[Scope::Operator, Scope::Write];
+
+impl Session {
+    /// One operation.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn operation(&self, id: &str) -> Result<v1::OperationView, Problem> {
+        let parsed: OperationId = id.parse().map_err(|_| no_operation(id))?;
+        view::operation(&self.state, &self.observed, self.now(), parsed).ok_or_else(|| no_operation(id))
+    }
+
+    /// Ends an operation before it has reached what it is for. Cancelling a cancelled one changes nothing.
+    ///
+    /// # Errors
+    /// `NotFound`; `BadData` when it has ended, or is of a kind that is never cancelled; `Unavailable`.
+    pub async fn cancel_operation(mut self, id: &str) -> Result<v1::OperationView, Problem> {
+        let operation: OperationId = id.parse().map_err(|_| no_operation(id))?;
+        let by = self.caller.user.clone();
+        self.api.propose(Command::CancelOperation { operation, by }).await?;
+        self.refresh().await?;
+        self.operation(id)
+    }
+}
+
+fn no_operation(id: &str) -> Problem {
+    Problem::not_found(format!("there is no operation {id:?}; ended ones are forgotten after a while"))
 }
 
 /// `GET /api/v1/events`

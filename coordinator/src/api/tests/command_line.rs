@@ -2,7 +2,8 @@
 
 use super::*;
 
-const STACK: &str = "
+/// A folder, a network and a cluster of one shard without replicas.
+pub const STACK: &str = "
 kind: Folder
 metadata: {name: app}
 ---

@@ -66,6 +66,7 @@ async fn kc_closes_empties_and_opens_hosts_by_name() {
         ("cordon", "which host?"),
         ("cordon nope", "there is no host \"nope\""),
         ("cordon h1 --force", "--force is not a flag"),
+        ("cordon h1 --for soon", "for example 2h"),
         ("drain h1 --for 2h", "--for is not a flag"),
         ("plan h1", "kc plan drain"),
         ("plan lunch h1", "allowed is drain or loss"),
@@ -81,13 +82,17 @@ async fn kc_closes_empties_and_opens_hosts_by_name() {
     };
     assert!(said("cordon h1 --for 2h --reason disks").await.starts_with("host/h1 cordoned until 2"));
     let wide = said("get host -o wide").await;
-    assert!(wide.contains("Silent,Cordoned") && wide.contains("by tester since") && wide.contains(": disks"));
+    assert!(
+        wide.contains("Silent,Cordoned,NoImage")
+            && wide.contains("by tester since")
+            && wide.contains(": disks")
+    );
     assert_eq!(said("cordon h1").await, "host/h1 cordoned until kc uncordon h1\n");
     assert!(said("drain h1").await.contains("nothing is left there"));
     assert!(said("get host").await.contains("Silent,Draining"));
     assert!(said("plan drain h1").await.contains("ANTI-AFFINITY"));
     assert_eq!(said("uncordon h1").await, "host/h1 uncordoned\n");
-    assert!(!said("get host").await.contains("Silent,"));
+    assert!(said("get host").await.contains("Silent,NoImage"));
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ pub fn host(asking: &Asking, number: u128, name: &str, lost: bool) -> String {
         rack: String::new(),
         zone: String::new(),
         underlay: Ipv4Addr::LOCALHOST,
-        capacity: Footprint::default(),
+        capacity: Footprint { vcpu_percent: 800, memory_mib: 8192, disk_gib: 100, iops: 9000 },
         images: Vec::new(),
         vmm: "namespace".to_owned(),
         agent_version: "1".to_owned(),

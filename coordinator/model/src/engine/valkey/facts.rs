@@ -62,6 +62,12 @@ pub fn fact(report: &v1::ValkeyReport) -> ValkeyFact {
     }
 }
 
+/// How far the move of slots is that this node performs.
+pub fn under_way(report: &v1::ValkeyReport) -> Vec<(&'static str, u64)> {
+    let moving = report.slot_move.as_ref();
+    moving.map_or_else(Vec::new, |at| vec![("slots", at.slots_done.into()), ("keys", at.keys_done)])
+}
+
 /// The newest fact of a member.
 pub fn fact_of(member: &Member<'_>) -> Option<ValkeyFact> {
     member.fact().map(|(_, fact)| match fact {

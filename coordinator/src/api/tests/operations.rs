@@ -1,0 +1,295 @@
+//! What is being done: operations, ending them, waiting and watching, by REST, gRPC and the command line.
+
+use shardplane_model::{
+    command::{Command, Decision, Ended, NewOperation, NewTask, Notice, Reservation},
+    state::{Footprint, Goal, Instance, Intent, OperationKind, State},
+};
+use shardplane_proto::{
+    ids::{ClusterId, HostId, InstanceId, OperationId, ResourceId, TaskId},
+    v1::operator_client::OperatorClient,
+};
+
+use super::{
+    command_line::STACK,
+    grpc::{connected, signed},
+    operator::host,
+    *,
+};
+
+/// The one instance of a cluster of [`STACK`], on host 1.
+fn instance_of(state: &State, cluster: ClusterId) -> Command {
+    let shard = state.resources[&ResourceId::from(cluster)].cluster_spec().unwrap().groups().remove(0);
+    let (subnet, vni) = state.vnis.iter().next().unwrap();
+    assert_eq!(*subnet, shard.subnet);
+    let instance = Instance {
+        id: InstanceId::from_u128(1),
+        cluster,
+        group: shard.id,
+        host: HostId::from_u128(1),
+        subnet: *subnet,
+        vpc: ResourceId::from_u128(1),
+        ipv4: [10, 0, 0, 2].into(),
+        mac: format!("02:00:00:00:00:{:02x}", vni % 256),
+        footprint: Footprint { vcpu_percent: 100, memory_mib: 1024, disk_gib: 10, iops: 750 },
+        vcpus: 1,
+        vcpu_share: 100,
+        image_digest: "d".to_owned(),
+        first_primary: true,
+        intent: Intent::Wanted,
+        replaces: None,
+        created: state.now,
+        fact: None,
+    };
+    let operation = NewOperation {
+        id: OperationId::from_u128(99),
+        kind: OperationKind::Create,
+        cause: "the cluster is made".to_owned(),
+        goal: None,
+    };
+    let reservations = vec![Reservation { instance, own_group_on_host: 0 }];
+    Command::Decide(Decision::Place { cluster, reservations, retire: Vec::new(), operation })
+}
+
+/// A cluster with one instance, and operations of these kinds that run.
+async fn running(asking: &Asking, kinds: &[OperationKind]) -> (String, Vec<String>) {
+    asking.kc("apply -f x", Some(STACK)).await;
+    host(asking, 1, "h1", false);
+    let state = asking.fake.api().store.local();
+    let cluster: ClusterId = *state.clusters.keys().next().unwrap();
+    let begin = |(number, kind): (u128, &OperationKind)| {
+        let goal = Some(Goal { what: "slots".to_owned(), amount: 4096 });
+        let id = OperationId::from_u128(number);
+        let new = NewOperation { id, kind: *kind, cause: "a shard is added".to_owned(), goal };
+        let task = NewTask {
+            id: TaskId::from_u128(number),
+            instance: InstanceId::from_u128(1),
+            name: "move slots 0-255".to_owned(),
+            payload: vec![u8::try_from(number).unwrap()],
+        };
+        let decision =
+            Decision::StartTasks { cluster, operation: id, new_operation: Some(new), tasks: vec![task] };
+        (id, Command::Decide(decision))
+    };
+    let place = instance_of(&state, cluster);
+    let (ids, commands): (Vec<_>, Vec<_>) = (1..).zip(kinds).map(begin).unzip();
+    for answer in asking.fake.apply([vec![place], commands].concat()) {
+        answer.unwrap();
+    }
+    (cluster.to_string(), ids.iter().map(ToString::to_string).collect())
+}
+
+#[tokio::test]
+async fn an_operation_says_how_far_it_is_and_ends_when_somebody_cancels_it() {
+    let asking = Asking::new();
+    let (cluster, ids) = running(&asking, &[OperationKind::Reshard, OperationKind::Repair]).await;
+    let (reshard, repair) =
+        (format!("/api/v1/operations/{}", ids[0]), format!("/api/v1/operations/{}", ids[1]));
+    let ended =
+        Ended { counts: [("slots".to_owned(), 1024), ("keys".to_owned(), 9)].into(), ..Ended::default() };
+    asking.fake.apply(vec![Command::Notice(Notice::TaskEnded { task: TaskId::from_u128(1), ended })]);
+    let (_, one) = asking.as_admin("GET", &reshard, "").await;
+    assert_eq!((text(&one, &["phase"]), text(&one, &["clusterName"])), ("running", "cache"));
+    assert_eq!(one.get("progress"), Some(&Node::Integer(25)), "{one:?}");
+    assert_eq!(one.at(&["counts", "keys"]), Some(&Node::Integer(9)));
+    assert_eq!(one.at(&["goal", "amount"]), Some(&Node::Integer(4096)));
+    assert!(matches!(one.get("estimateSeconds"), Some(Node::Integer(_))), "{one:?}");
+    assert_eq!(one.get("cancellable"), Some(&Node::Bool(true)));
+    let table = asking.kc("get operation -o wide", None).await;
+    for part in ["25%", "1024/4096 slots, 9 keys", "about 0s", "CANCELLABLE"] {
+        assert!(text(&table, &["stdout"]).contains(part), "{table:?}");
+    }
+
+    // Who may change a cluster may stop a change, who may only read may not.
+    let (reader, writer) = (asking.fake.token(&[Scope::Read]), asking.fake.token(&[Scope::Write]));
+    let cancel = |path: &str| format!("{path}:cancel");
+    let (status, answer) = asking.ask("POST", &cancel(&reshard), &reader, "").await;
+    assert_eq!(status, StatusCode::FORBIDDEN, "{answer:?}");
+    for (path, code, part) in [
+        (cancel(&repair), 400, "cannot be cancelled: only the moving of slots"),
+        (format!("{reshard}:stop"), 422, "there is cancel"),
+        (reshard.clone(), 400, ":cancel is there"),
+        (cancel("/api/v1/operations/x"), 422, "there is no operation \"x\""),
+    ] {
+        let (status, answer) = asking.ask("POST", &path, &writer, "").await;
+        assert_eq!(status.as_u16(), code, "{path} {answer:?}");
+        assert!(text(&answer, &["errorMessage"]).contains(part), "{path} {answer:?}");
+    }
+    for _ in 0..2 {
+        let (status, one) = asking.ask("POST", &cancel(&reshard), &writer, "").await;
+        assert_eq!((status, text(&one, &["phase"])), (StatusCode::OK, "cancelled"), "{one:?}");
+        assert_eq!(text(&one, &["error"]), "cancelled by tester");
+    }
+    asking.fake.apply(vec![Command::Decide(Decision::EndOperation {
+        operation: ids[1].parse().unwrap(),
+        error: None,
+    })]);
+    let (status, answer) = asking.as_admin("POST", &cancel(&repair), "").await;
+    assert_eq!(status.as_u16(), 400);
+    assert!(text(&answer, &["errorMessage"]).contains("has ended; there is nothing to cancel"), "{answer:?}");
+    let events = asking.kc(&format!("events --for cluster/{cluster}"), None).await;
+    assert!(text(&events, &["stdout"]).contains("OperationCancelled"), "{events:?}");
+}
+
+#[tokio::test]
+async fn kc_and_grpc_cancel_too() {
+    let asking = Asking::new();
+    let (_, ids) = running(&asking, &[OperationKind::Rollout, OperationKind::Reshard]).await;
+    for (words, part) in [
+        ("cancel".to_owned(), "kc cancel operation <id>"),
+        (format!("cancel valkey {}", ids[0]), "an operation can"),
+        ("cancel operation x".to_owned(), "there is no operation"),
+    ] {
+        let answer = asking.kc(&words, None).await;
+        assert_eq!(answer.get("rc"), Some(&Node::Integer(1)), "{words}");
+        assert!(text(&answer, &["stderr"]).contains(part), "{words}: {answer:?}");
+    }
+    let answer = asking.kc(&format!("cancel operation {}", ids[0]), None).await;
+    assert!(text(&answer, &["stdout"]).contains("cancelled; what was done stays"), "{answer:?}");
+    let waited = asking.kc(&format!("wait operation {}", ids[0]), None).await;
+    assert_eq!(waited.get("rc"), Some(&Node::Integer(1)));
+    assert!(text(&waited, &["stderr"]).contains("was cancelled by tester"), "{waited:?}");
+    let mut operator = OperatorClient::new(connected(&asking).await);
+    let ask = v1::CancelOperationRequest { id: ids[1].clone() };
+    let view = operator.cancel_operation(signed(&asking.token, ask)).await.unwrap().into_inner();
+    assert_eq!(view.phase, "cancelled");
+    let none = v1::CancelOperationRequest { id: "x".to_owned() };
+    let refused = operator.cancel_operation(signed(&asking.token, none)).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::NotFound);
+}
+
+/// Posts a command again with what the last answer said to echo.
+async fn again(asking: &Asking, words: &str, retry: &Node) -> Node {
+    let args: Vec<&str> = words.split_whitespace().collect();
+    let retry = serde_json::to_string(retry).unwrap();
+    let body = format!(r#"{{"args":{},"retryParams":{retry}}}"#, serde_json::to_string(&args).unwrap());
+    asking.post_as_ours(&body).await
+}
+
+#[tokio::test]
+async fn kc_waits_until_it_is_so_or_cannot_be_or_the_time_is_over() {
+    let asking = Asking::new();
+    let (cluster, ids) = running(&asking, &[OperationKind::Reshard]).await;
+    for (words, part) in [
+        ("wait", "kc wait <type> <name>"),
+        ("wait vk cache", "for what?"),
+        ("wait vk cache --for fine", "there are stable, ok, deleted"),
+        ("wait vk nope --for stable", "there is no Valkey named \"nope\""),
+        ("wait host h1 --for stable", "cannot be waited for"),
+        ("wait vpc net --for ok", "has no state of its own"),
+    ] {
+        let answer = asking.kc(words, None).await;
+        assert_eq!(answer.get("rc"), Some(&Node::Integer(1)), "{words}");
+        assert!(text(&answer, &["stderr"]).contains(part), "{words}: {answer:?}");
+    }
+    let done = asking.kc("wait vpc net --for stable", None).await;
+    assert_eq!(
+        (text(&done, &["stdout"]), done.get("retryParams")),
+        ("Vpc/net is stable\n", Some(&Node::Null))
+    );
+    assert_eq!(
+        text(&asking.kc("wait vpc gone --for deleted", None).await, &["stdout"]),
+        "Vpc/gone is deleted\n"
+    );
+
+    let words = "wait vk cache --for stable --timeout 1s";
+    let first = asking.kc(words, None).await;
+    let retry = first.get("retryParams").unwrap();
+    assert!(text(&first, &["stderr"]).starts_with("Valkey/cache is not stable: reconciling"), "{first:?}");
+    // The deadline is the first answer's, whoever answers later.
+    let over = Node::object([
+        ("type", Node::from("vk")),
+        ("changeRequestId", Node::from("1")),
+        ("resourceId", Node::from(text(retry, &["resourceId"]))),
+        ("operation", Node::from("wait")),
+    ]);
+    let late = again(&asking, words, &over).await;
+    assert_eq!(late.get("rc"), Some(&Node::Integer(1)));
+    assert!(text(&late, &["stderr"]).contains("timed out after 1s: Valkey/cache is not stable"), "{late:?}");
+    let cluster: ClusterId = cluster.parse().unwrap();
+    let request = asking.fake.api().store.local().resources[&ResourceId::from(cluster)].change.request;
+    let wrong = asking.kc("wait vk cache --for condition=Nothing", None).await;
+    assert!(text(&wrong, &["stderr"]).contains("no condition Nothing; there is MembersAnswer"), "{wrong:?}");
+    let fine = asking.kc("wait vk cache --for condition=nothingwaits", None).await;
+    assert_eq!(text(&fine, &["stdout"]), "Valkey/cache: NothingWaits is True\n", "{fine:?}");
+    let words = format!("wait operation {}", ids[0]);
+    let waiting = asking.kc(&words, None).await;
+    assert!(text(&waiting, &["stderr"]).contains("is running: 0%, 0/4096 slots"), "{waiting:?}");
+    asking.fake.apply(vec![Command::Decide(Decision::Satisfied { cluster, request })]);
+    let reached = again(&asking, "wait vk cache --for stable --timeout 1s", retry).await;
+    assert_eq!(
+        (text(&reached, &["stdout"]), reached.get("rc")),
+        ("Valkey/cache is stable\n", Some(&Node::Integer(0)))
+    );
+    let ended = again(&asking, &words, waiting.get("retryParams").unwrap()).await;
+    assert_eq!(text(&ended, &["stdout"]), format!("operation/{} succeeded\n", ids[0]), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_watch_shows_the_table_and_then_what_changes() {
+    let asking = Asking::new();
+    asking.kc("apply -f x", Some("kind: Vpc\nmetadata: {name: net}")).await;
+    let ours = async |words: &str| {
+        let args: Vec<&str> = words.split_whitespace().collect();
+        asking.post_as_ours(&format!(r#"{{"args":{}}}"#, serde_json::to_string(&args).unwrap())).await
+    };
+    let first = ours("get vpc -w").await;
+    assert!(text(&first, &["stdout"]).starts_with("NAME   ID "), "{first:?}");
+    let quiet = again(&asking, "get vpc -w", first.get("retryParams").unwrap()).await;
+    assert_eq!(text(&quiet, &["stdout"]), "");
+    asking.kc("apply -f x", Some("kind: Vpc\nmetadata: {name: second}")).await;
+    let news = again(&asking, "get vpc -w", quiet.get("retryParams").unwrap()).await;
+    let lines: Vec<&str> = text(&news, &["stdout"]).lines().collect();
+    assert!(lines.len() == 1 && lines[0].starts_with("second   "), "{lines:?}");
+    asking.kc("delete vpc net", None).await;
+    let news = again(&asking, "get vpc -w", news.get("retryParams").unwrap()).await;
+    assert!(text(&news, &["stdout"]).ends_with(" is gone\n"), "{news:?}");
+
+    host(&asking, 1, "h1", false);
+    let events = ours("events -w").await;
+    asking.kc("cordon h1", None).await;
+    let news = again(&asking, "events -w", events.get("retryParams").unwrap()).await;
+    let lines: Vec<&str> = text(&news, &["stdout"]).lines().collect();
+    assert!(lines.len() == 1 && lines[0].contains("HostCordoned"), "{lines:?}");
+    let about = asking.kc("events --for host/h1", None).await;
+    assert!(text(&about, &["stdout"]).contains("HostCordoned"), "{about:?}");
+    for (words, part) in [
+        ("events --for h1", "cluster/NAME or host/NAME"),
+        ("events --for host/nope", "there is no host \"nope\""),
+        ("events --for token/x", "cluster/NAME or host/NAME"),
+        ("get host --for host/h1", "--for is for events"),
+        ("get vpc,subnet -w", "one type at a time"),
+        ("get vpc -w -o json", ":watch tells changes as JSON"),
+    ] {
+        let answer = asking.kc(words, None).await;
+        assert_eq!(answer.get("rc"), Some(&Node::Integer(1)), "{words}");
+        assert!(text(&answer, &["stderr"]).contains(part), "{words}: {answer:?}");
+    }
+
+    // A client that prints only the last answer gets one when nothing is under way any more.
+    asking.kc("apply -f x", Some(STACK)).await;
+    let vendor = asking.kc("get vk -w", None).await;
+    assert!(
+        vendor.get("retryParams") != Some(&Node::Null) && text(&vendor, &["stdout"]).is_empty(),
+        "{vendor:?}"
+    );
+    let settled = asking.kc("get vpc -w", None).await;
+    assert_eq!(settled.get("retryParams"), Some(&Node::Null));
+    assert!(text(&settled, &["stdout"]).starts_with("NAME"), "{settled:?}");
+}
+
+#[tokio::test]
+async fn capacity_is_shown_by_host_rack_and_zone() {
+    let asking = Asking::new();
+    for (number, name) in [(1, "h1"), (2, "h2")] {
+        host(&asking, number, name, false);
+    }
+    let table = asking.kc("get capacity", None).await;
+    let lines: Vec<&str> = text(&table, &["stdout"]).lines().collect();
+    assert_eq!(lines.len(), 1 + 2 + 1 + 1 + 1, "{lines:?}");
+    assert!(
+        lines[0].contains("STATE") && lines[5].starts_with("(all)") && lines[5].contains("2 hosts"),
+        "{lines:?}"
+    );
+    let json = asking.kc("get capacity -o json", None).await;
+    assert!(text(&json, &["stdout"]).contains("\"free\""), "{json:?}");
+}
