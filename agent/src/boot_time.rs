@@ -20,6 +20,11 @@ impl BootTime {
         Self(Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default()))
     }
 
+    /// The moment that long after the boot.
+    pub const fn after(since_boot: Duration) -> Self {
+        Self(since_boot)
+    }
+
     /// From `earlier` to this moment; zero when that is later.
     pub fn saturating_duration_since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)

@@ -23,3 +23,16 @@ mod session;
 mod sweep;
 mod vmm;
 mod volumes;
+
+/// What the agent decides, without its effects: the simulator plays the agent of many hosts with it.
+pub mod decide {
+    pub use crate::{
+        boot_time::BootTime,
+        contact::{Contact, Heard, StartRule, may_start},
+        ledger::Accepted,
+        reconcile::{
+            diff::{Action, Existing, Reason, diff},
+            wanted::{Refusal, check_order},
+        },
+    };
+}

@@ -8,7 +8,7 @@ pub mod diff;
 pub mod network;
 #[cfg(test)]
 mod tests;
-mod wanted;
+pub mod wanted;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

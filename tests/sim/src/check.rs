@@ -18,7 +18,7 @@ use shardplane_proto::{
 use super::{mesh::Mesh, world::World};
 
 /// No reservation sits beside its own group while an open host with room and image has fewer of it.
-pub fn placed_well(state: &State, observed: &Observed, plan: &Plan, now: u64) {
+pub fn placed_well(state: &State, observed: &Observed, plan: &Plan, now: Timestamp) {
     let mut taken: BTreeMap<HostId, Footprint> = BTreeMap::new();
     for decision in &plan.propose {
         let Decision::Place { cluster, reservations, retire, .. } = decision else { continue };
@@ -52,12 +52,12 @@ pub fn placed_well(state: &State, observed: &Observed, plan: &Plan, now: u64) {
                 let used = state.promised(host.id).plus(taken.get(&host.id).copied().unwrap_or_default());
                 host.schedulable()
                     && !cannot_run(new.group).any(|at| at == host.id)
-                    && observed.hears(host.id, Timestamp(now))
+                    && observed.hears(host.id, now)
                     && host.facts.images.iter().any(|image| image.version == version)
                     && used.plus(new.footprint).exceeds(host.facts.capacity).is_empty()
             });
             let cluster = &state.clusters[cluster];
-            let best = open.map(|host| (cluster.passes_over(host.id, Timestamp(now)), beside(host.id))).min();
+            let best = open.map(|host| (cluster.passes_over(host.id, now), beside(host.id))).min();
             let best = best.map(|(_, beside)| beside);
             assert!(
                 best.is_some_and(|best| beside(new.host) <= best),
@@ -120,7 +120,7 @@ pub fn copies_are_kept(world: &World) {
 
 pub fn valkey(world: &World, id: ResourceId) -> v1::Valkey {
     let state = &world.leader.state;
-    let now = Timestamp(world.now);
+    let now = world.leader.stamp(world.now);
     let seen =
         shardplane_model::view::resource(state, &world.leader.observed, &state.resources[&id], now, None);
     match seen.body {

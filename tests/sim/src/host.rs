@@ -1,34 +1,28 @@
-//! Simulated hosts with their agents. In: host specs and time. Out: machines that start after delays, nodes that run in them,
-//! outcomes of tasks, reports. An agent keeps its spec through a reboot and starts nothing before it has heard a leader again.
+//! Simulated hosts. In: faults, time, and what the agent (`agent`) makes of its specs. Out: machines that start after delays, nodes that
+//! run in them, outcomes of tasks, reports. A host keeps what is on its disks through a reboot.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use prost::Message as _;
 use shardplane_model::{
-    command::Ended,
-    engine::{EngineKind, Report},
-    observed::MemberReport,
-    state::HostFacts,
-    time::Timestamp,
+    command::Ended, engine::Report, observed::MemberReport, state::HostFacts, time::Timestamp,
 };
 use shardplane_proto::{
     ids::{HostId, InstanceId, TaskId},
     v1,
 };
 
-use super::{
-    machine::{Around, Machine},
-    mesh::Mesh,
-    rng::Rng,
-};
+use super::{agent::Agent, clock::Clock, machine::Machine, mesh::Mesh, rng::Rng, wire::Wire};
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct SimHost {
     pub id: HostId,
     pub facts: HostFacts,
     pub up: bool,
+    /// Everything on it stands still.
+    pub frozen: bool,
     pub control_cut: bool,
     pub peers_cut: bool,
+    /// The spec in force; none while its agent has accepted none since it started.
     pub spec: Option<v1::HostSpec>,
     /// Term of the leader it has a session with.
     pub session: Option<u64>,
@@ -40,28 +34,49 @@ pub struct SimHost {
     pub misreported: BTreeSet<InstanceId>,
     /// Engines here cannot write.
     pub disk_full: bool,
+    /// Milliseconds that a boot takes longer.
+    pub slow: u64,
+    pub clock: Clock,
+    pub agent: Agent,
+    pub wire: Wire,
 }
 
 impl SimHost {
-    pub fn generation(&self) -> u64 {
-        self.spec.as_ref().map_or(0, |spec| spec.generation)
+    pub fn new(id: HostId, facts: HostFacts, connect_at: u64, rng: Rng) -> Self {
+        Self {
+            id,
+            facts,
+            up: true,
+            frozen: false,
+            control_cut: false,
+            peers_cut: false,
+            spec: None,
+            session: None,
+            connect_at,
+            machines: BTreeMap::new(),
+            failed: BTreeSet::new(),
+            misreported: BTreeSet::new(),
+            disk_full: false,
+            slow: 0,
+            clock: Clock::right(),
+            agent: Agent::default(),
+            wire: Wire::new(rng),
+        }
     }
 
-    /// Accepts a spec unless it is older than what it has.
-    pub fn accept(&mut self, spec: v1::HostSpec) {
-        let key = |spec: &v1::HostSpec| (spec.term, spec.generation);
-        assert!(
-            spec.term >= self.spec.as_ref().map_or(0, |known| known.term),
-            "an old leader is never connected"
-        );
-        if self.spec.as_ref().is_none_or(|known| key(known) <= key(&spec)) {
-            self.spec = Some(spec);
-        }
+    /// Whether its agent runs.
+    pub fn acts(&self, now: u64) -> bool {
+        self.up && !self.frozen && now >= self.agent.down_until
+    }
+
+    pub fn session_ends(&mut self) {
+        self.session = None;
+        self.wire.breaks();
     }
 
     pub fn power_off(&mut self, mesh: &mut Mesh) {
         self.up = false;
-        self.session = None;
+        self.agent_dies();
         for machine in self.machines.values_mut() {
             machine.stopped();
             if let Some(node) = machine.node_mut(mesh) {
@@ -87,69 +102,39 @@ impl SimHost {
         for machine in std::mem::take(&mut self.machines).into_values() {
             machine.node.and_then(|id| mesh.nodes.remove(&id));
         }
-        self.spec = None;
+        self.agent.accepted = None;
     }
 
-    /// One turn of the agent: machines follow the spec, tasks are performed.
-    pub fn step(
-        &mut self,
-        index: usize,
-        mesh: &mut Mesh,
-        reach: &dyn Fn(usize, usize) -> bool,
-        now: u64,
-        rng: &mut Rng,
-    ) {
-        if !self.up {
-            return;
-        }
-        let Some(spec) = self.spec.clone() else { return };
-        let wanted: BTreeMap<InstanceId, &v1::InstanceSpec> =
-            spec.instances.iter().map(|i| (i.instance_id.parse().unwrap(), i)).collect();
-        for (id, machine) in &mut self.machines {
-            if !wanted.contains_key(id) && machine.gone_at.is_none() {
-                machine.gone_at = Some(now + 250 + rng.below(1_500));
-            }
-            if machine.gone_at.is_some_and(|at| now >= at)
-                && let Some(node) = machine.node
-            {
-                mesh.nodes.remove(&node);
-            }
-        }
-        self.machines.retain(|_, machine| machine.gone_at.is_none_or(|at| now < at));
-        let may_start = self.session.is_some();
-        for (id, instance) in wanted {
-            let fails = self.failed.contains(&id);
-            let machine = self.machines.entry(id).or_default();
-            let mut around = Around { host: index, mesh, reach, now, rng };
-            machine.step(id, instance, may_start, fails, &mut around);
-            if let Some(node) = machine.node_mut(mesh) {
-                node.disk_full = self.disk_full;
+    /// Whether its nodes stand still, and whether they can write.
+    pub fn touch_nodes(&self, mesh: &mut Mesh) {
+        for node in self.machines.values().filter_map(|machine| machine.node) {
+            if let Some(node) = mesh.nodes.get_mut(&node) {
+                (node.frozen, node.disk_full) = (self.frozen, self.disk_full);
             }
         }
     }
 
     /// What it says of each machine.
-    pub fn members(&self, mesh: &Mesh, now: Timestamp) -> Vec<(InstanceId, MemberReport)> {
+    pub fn members(&self, mesh: &Mesh, now: u64) -> Vec<(InstanceId, MemberReport)> {
         let report = |(id, machine): (&InstanceId, &Machine)| {
             let node = machine.node(mesh).filter(|node| node.up);
-            let engine = node.map(|node| node.report(now.0).encode_to_vec());
             let state = if machine.gone_at.is_some() {
                 v1::MachineState::Stopping
             } else if self.failed.contains(id) || self.misreported.contains(id) {
                 v1::MachineState::Failed
-            } else if machine.ready_at.is_some_and(|at| now.0 >= at) {
+            } else if machine.ready_at.is_some_and(|at| now >= at) {
                 v1::MachineState::Running
             } else {
                 v1::MachineState::Preparing
             };
             let said = MemberReport {
                 host: self.id,
-                at: now,
+                at: Timestamp::default(),
                 machine: state,
                 message: String::new(),
-                engine_state: machine.engine_state(mesh, now.0),
+                engine_state: machine.engine_state(mesh, now),
                 engine_message: String::new(),
-                engine: engine.and_then(|bytes| -> Option<Report> { EngineKind::Valkey.read_report(&bytes) }),
+                engine: node.map(|node| Report::Valkey(node.report(now))),
                 config_generation: machine.config_generation,
                 failed_since: None,
             };

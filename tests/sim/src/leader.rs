@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use shardplane_model::{
     audit,
     command::{Applied, Command, Decision, Ended, Entry, Notice},
-    observed::{HostReport, Observed},
+    observed::Observed,
     plan::{self, Plan},
     refusal::{Refusal, RefusalCode},
     state::{Presence, State, TaskState},
@@ -14,7 +14,7 @@ use shardplane_model::{
 };
 use shardplane_proto::ids::{Generation, HostId, TaskId};
 
-use super::{host::SimHost, mesh::Mesh, rng::Rng, world::STEP};
+use super::{clock::Clock, host::SimHost, mesh::Mesh, rng::Rng, world::STEP};
 
 /// Decisions of a former leader come at most that late, in steps.
 const LATE: u64 = 60;
@@ -30,9 +30,24 @@ pub struct Leader {
     pub ids: u64,
     /// Every decision that the log accepted, with its time.
     pub decided: Vec<(u64, Decision)>,
-    outcomes: BTreeMap<TaskId, Ended>,
+    pub clock: Clock,
+    /// Hosts report every so many milliseconds.
+    pub reports_every: u64,
+    /// Whoever led before and does not know better yet.
+    pub deposed: Option<Deposed>,
+    pub(super) outcomes: BTreeMap<TaskId, Ended>,
+    /// What each host was told last, and when.
+    pub(super) told: BTreeMap<HostId, (Generation, u64)>,
     /// What was planned in the last [`LATE`] steps, be it that the log has it or not.
     planned: VecDeque<(u64, Vec<Decision>)>,
+}
+
+/// A leader of an earlier term that goes on telling hosts what it knew.
+#[derive(Debug, Clone)]
+pub struct Deposed {
+    pub state: State,
+    pub term: u64,
+    pub until: u64,
 }
 
 impl Leader {
@@ -46,7 +61,11 @@ impl Leader {
             last: Plan::default(),
             ids: 0,
             decided: Vec::new(),
+            clock: Clock::right(),
+            reports_every: STEP,
+            deposed: None,
             outcomes: BTreeMap::new(),
+            told: BTreeMap::new(),
             planned: VecDeque::new(),
         }
     }
@@ -61,14 +80,20 @@ impl Leader {
     pub fn change(&mut self, from: u64) {
         self.term += 1;
         self.leads_from = from;
-        self.observed = Observed { since: Timestamp(from), ..Observed::default() };
+        self.observed = Observed { since: self.stamp(from), ..Observed::default() };
         self.outcomes.clear();
+        self.told.clear();
         self.last = Plan::default();
+    }
+
+    /// What its clock shows; a leader goes on where the log's stamps stand.
+    pub fn stamp(&self, now: u64) -> Timestamp {
+        Timestamp(self.clock.at(now)).max(self.state.now)
     }
 
     pub fn apply(&mut self, now: u64, commands: Vec<Command>) -> Vec<Result<Applied, Refusal>> {
         self.index += 1;
-        let entry = Entry { at: Timestamp(now), commands };
+        let entry = Entry { at: self.stamp(now), commands };
         let before: BTreeMap<HostId, Generation> =
             self.state.hosts.values().map(|h| (h.id, h.generation)).collect();
         let mut twin = self.state.clone();
@@ -118,51 +143,13 @@ impl Leader {
         self.apply(now, commands);
     }
 
-    fn hear(&mut self, hosts: &mut [SimHost], mesh: &Mesh, now: u64) {
-        for host in hosts.iter_mut() {
-            if !host.up || host.control_cut {
-                if let Some(report) = self.observed.hosts.get_mut(&host.id) {
-                    report.connected = false;
-                }
-                host.session = None;
-                continue;
-            }
-            if host.session != Some(self.term) {
-                if now < host.connect_at {
-                    host.session = None;
-                    continue;
-                }
-                host.session = Some(self.term);
-                self.apply(
-                    now,
-                    vec![Command::Notice(Notice::Host { host: host.id, facts: host.facts.clone() })],
-                );
-            }
-            let said = HostReport {
-                connected: true,
-                at: Timestamp(now),
-                accepted: Generation(host.generation()),
-                complete: true,
-                problems: Vec::new(),
-            };
-            self.observed.hosts.insert(host.id, said);
-            let failing: BTreeMap<_, _> =
-                self.observed.members.iter().map(|(id, member)| (*id, member.failed_since)).collect();
-            self.observed.members.retain(|_, member| member.host != host.id);
-            for (id, mut member) in host.members(mesh, Timestamp(now)) {
-                let before = failing.get(&id).copied().flatten();
-                member.failed_since = member.failed().then(|| before.unwrap_or(Timestamp(now)));
-                self.observed.members.insert(id, member);
-            }
-            self.outcomes.extend(host.outcomes().map(|(task, ended)| (task, ended.clone())));
-        }
-    }
-
     /// Level-triggered, as the coordinator does it.
     fn notices(&self) -> Vec<Command> {
         let mut notices = Vec::new();
         for (id, member) in &self.observed.members {
-            let Some(instance) = self.state.instances.get(id) else { continue };
+            let Some(instance) = self.state.instances.get(id).filter(|i| i.host == member.host) else {
+                continue;
+            };
             let Some(fact) = member.engine.as_ref().map(|engine| engine.fact()) else { continue };
             if instance.fact.as_ref().is_none_or(|(_, known)| *known != fact) {
                 notices.push(Notice::Engine { instance: *id, fact });
@@ -175,7 +162,7 @@ impl Leader {
                         .observed
                         .hosts
                         .get(&host.id)
-                        .is_some_and(|r| r.connected && r.accepted >= host.generation)
+                        .is_some_and(|r| r.connected && r.complete && r.accepted >= host.generation)
             });
             if accepted && !self.observed.members.contains_key(&instance.id) {
                 notices.push(Notice::Gone { instance: instance.id, host: instance.host });
@@ -195,7 +182,7 @@ impl Leader {
             ids += 1;
             u128::from(now) << 80 | u128::from(ids)
         };
-        let plan = plan::plan(&self.state, &self.observed, Timestamp(now), &mut id);
+        let plan = plan::plan(&self.state, &self.observed, self.stamp(now), &mut id);
         self.ids = ids;
         plan
     }
@@ -205,6 +192,9 @@ impl Leader {
             return;
         }
         self.hear(hosts, mesh, now);
+        let running =
+            |task: &TaskId| self.state.tasks.get(task).is_some_and(|task| task.state == TaskState::Running);
+        self.outcomes.retain(|task, _| running(task));
         let notices = self.notices();
         if !notices.is_empty() {
             self.apply(now, notices);
@@ -216,7 +206,7 @@ impl Leader {
             self.planned.push_back((now, plan.propose.clone()));
         }
         if !commands.is_empty() {
-            super::check::placed_well(&self.state, &self.observed, &plan, now);
+            super::check::placed_well(&self.state, &self.observed, &plan, self.stamp(now));
             super::check::leavers_win_nothing(&self.state, mesh, &plan);
             let answers = self.apply(now, commands.clone());
             for (command, answer) in commands.iter().zip(&answers) {
@@ -224,13 +214,10 @@ impl Leader {
             }
         }
         for id in &plan.deliver {
-            let spec =
-                shardplane_model::hostspec::host_spec::<String>(&self.state, *id, self.term, &|_, sealed| {
-                    String::from_utf8(sealed.0.clone()).map_err(|e| e.to_string())
-                });
             let host = hosts.iter_mut().find(|host| host.id == *id).unwrap();
-            host.accept(spec.unwrap().unwrap());
+            self.deliver(host, now);
         }
+        self.linger(hosts, now);
         self.last = plan;
         self.again(now);
     }

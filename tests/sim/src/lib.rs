@@ -2,7 +2,10 @@
 //! world whose truth the planner cannot see, checked after every step. Used by the tests beside it.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+pub mod agent;
 pub mod check;
+pub mod clock;
+pub mod ear;
 pub mod gossip;
 pub mod host;
 pub mod keys;
@@ -18,4 +21,5 @@ pub mod rng;
 pub mod settings;
 pub mod slot_table;
 pub mod truth;
+pub mod wire;
 pub mod world;

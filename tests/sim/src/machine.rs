@@ -1,7 +1,7 @@
 //! One simulated machine with its supervisor. In: what the host's spec says of it. Out: an engine that boots after a delay, is held
 //! back as the supervisor holds it back, gets its config, performs tasks, is fenced and restarted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message as _;
 use shardplane_model::command::Ended;
@@ -20,8 +20,18 @@ use super::{
 /// A primary that died is held back that long, so that its replicas can take over.
 const HELD_BACK: u64 = NODE_TIMEOUT * 2 + 5_000;
 
+/// What its spec says, read once.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    pub generation: u64,
+    pub spec: v1::InstanceSpec,
+    pub config: v1::ValkeyConfig,
+}
+
 #[derive(Debug, Clone, Default)]
 pub struct Machine {
+    /// None while its agent only observes it.
+    pub wanted: Option<Wanted>,
     pub node: Option<NodeId>,
     /// When its supervisor can start the engine; none while its host has heard no leader since it booted.
     pub ready_at: Option<u64>,
@@ -46,6 +56,8 @@ pub struct Around<'a> {
     pub reach: &'a dyn Fn(usize, usize) -> bool,
     pub now: u64,
     pub rng: &'a mut Rng,
+    /// Milliseconds that a boot takes longer.
+    pub slow: u64,
 }
 
 impl Machine {
@@ -82,20 +94,38 @@ impl Machine {
         }
     }
 
-    pub fn step(
+    /// The spec of this generation says so.
+    pub fn want(&mut self, spec: &v1::InstanceSpec, generation: u64) {
+        if self.wanted.as_ref().is_none_or(|wanted| wanted.generation != generation) {
+            let config = v1::ValkeyConfig::decode(spec.engine_config.as_slice()).unwrap();
+            let tasks: BTreeSet<TaskId> =
+                spec.tasks.iter().map(|task| task.task_id.parse().unwrap()).collect();
+            self.outcomes.retain(|task, _| tasks.contains(task));
+            self.jobs.retain(|task, _| tasks.contains(task));
+            self.wanted = Some(Wanted { generation, spec: spec.clone(), config });
+        }
+    }
+
+    pub fn step(&mut self, id: InstanceId, may_start: bool, fails: bool, around: &mut Around<'_>) {
+        // Its owner has it while the steps below look at it.
+        let Some(wanted) = self.wanted.take() else { return };
+        self.follow(id, &wanted, may_start, fails, around);
+        self.wanted = Some(wanted);
+    }
+
+    fn follow(
         &mut self,
         id: InstanceId,
-        spec: &v1::InstanceSpec,
+        Wanted { spec, config, .. }: &Wanted,
         may_start: bool,
         fails: bool,
         around: &mut Around<'_>,
     ) {
-        let config = v1::ValkeyConfig::decode(spec.engine_config.as_slice()).unwrap();
         if self.fence(spec.fenced, around) {
             return;
         }
         if self.ready_at.is_none() && may_start {
-            self.ready_at = Some(around.now + 500 + around.rng.below(2_500));
+            self.ready_at = Some(around.now + 500 + around.slow + around.rng.below(2_500));
         }
         if !self.running(around.now) {
             return;
@@ -108,7 +138,7 @@ impl Machine {
             return;
         }
         self.restart(spec.restart_generation, around);
-        if !self.start(id, spec.restart_generation, &config, around) {
+        if !self.start(id, spec.restart_generation, config, around) {
             return;
         }
         let Some(node) = self.node else { return };

@@ -42,7 +42,7 @@ impl Mesh {
     pub fn step(&mut self, reach: &dyn Fn(usize, usize) -> bool, now: u64, rng: &mut Rng) {
         let before = self.nodes.clone();
         let mut introductions = Vec::new();
-        for node in self.nodes.values_mut().filter(|node| node.up) {
+        for node in self.nodes.values_mut().filter(|node| node.up && !node.frozen) {
             introductions.extend(node.hear(&before, reach, now).into_iter().map(|to| (to, node.id)));
             node.judge(&before, reach, now);
             node.replicate(&before, reach, now, 500 + rng.below(2_000));

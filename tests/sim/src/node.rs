@@ -59,6 +59,8 @@ pub struct Node {
     pub ip: Ipv4Addr,
     /// Its process runs and answers.
     pub up: bool,
+    /// Its host stands still.
+    pub frozen: bool,
     /// Its port is cut: nobody reaches it and it reaches nobody.
     pub cut: bool,
     /// Whom it follows; none for a master.
@@ -109,6 +111,7 @@ impl Node {
             host,
             ip,
             up: false,
+            frozen: false,
             cut: false,
             primary: None,
             shard: id,
@@ -159,7 +162,8 @@ impl Node {
 
     /// Whether a connection between the two works.
     pub fn reaches(&self, other: &Node, reach: &dyn Fn(usize, usize) -> bool) -> bool {
-        other.up && !other.cut && !self.cut && reach(self.host, other.host) && reach(other.host, self.host)
+        let there = |node: &Node| node.up && !node.cut && !node.frozen;
+        there(other) && !self.cut && reach(self.host, other.host) && reach(other.host, self.host)
     }
 
     pub fn suspects(&self, id: NodeId, now: u64) -> bool {
@@ -203,6 +207,7 @@ impl Node {
     pub fn stands(&self, now: u64) -> bool {
         let Some(primary) = self.primary else { return false };
         self.up
+            && !self.frozen
             && now >= self.next_try
             && self.has_data
             && !self.stands_down
@@ -214,7 +219,7 @@ impl Node {
     /// A client's write arrives here. Answers whether it was acknowledged, or whom the client shall ask.
     pub fn write(&mut self, key: usize, value: u64, asking: bool, now: u64) -> Answer {
         let slot = super::keys::slot_of(key);
-        if !self.up || self.cut {
+        if !self.up || self.cut || self.frozen {
             return Answer::Silent;
         }
         let owner = self.slots.owner(slot);

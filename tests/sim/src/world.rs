@@ -141,20 +141,8 @@ impl World {
             boot_id: format!("{index}"),
             conditions: Vec::new(),
         };
-        self.hosts.push(SimHost {
-            id: HostId::from_u128((7 << 100) + index as u128),
-            facts,
-            up: true,
-            control_cut: false,
-            peers_cut: false,
-            spec: None,
-            session: None,
-            connect_at: self.now,
-            machines: std::collections::BTreeMap::new(),
-            failed: BTreeSet::new(),
-            misreported: BTreeSet::new(),
-            disk_full: false,
-        });
+        let id = HostId::from_u128((7 << 100) + index as u128);
+        self.hosts.push(SimHost::new(id, facts, self.now, Rng::new(index as u64)));
         index
     }
 
@@ -215,7 +203,7 @@ impl World {
 
     pub fn left(&self, host: usize) -> Vec<plan::Left> {
         let leader = &self.leader;
-        plan::left(&leader.state, &leader.observed, Timestamp(self.now), self.hosts[host].id)
+        plan::left(&leader.state, &leader.observed, leader.stamp(self.now), self.hosts[host].id)
     }
 
     /// Whether the log says that the host was emptied.
@@ -228,7 +216,7 @@ impl World {
     pub fn change_leader(&mut self, gap: u64) {
         self.leader.change(self.now + gap);
         for host in &mut self.hosts {
-            host.session = None;
+            host.session_ends();
             host.connect_at = self.now + gap + self.rng.below(4_000);
         }
     }
@@ -279,6 +267,7 @@ impl World {
         self.was_primary.extend(masters);
         truth::owners(&self.leader.state, &self.mesh, &mut self.owners);
         self.leader.step(&mut self.hosts, &self.mesh, now);
+        self.hosts.iter_mut().for_each(|host| host.receive(now));
         if self.late {
             self.leader.late(now, &mut self.rng);
         }
