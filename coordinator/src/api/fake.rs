@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex};
 use futures::{FutureExt as _, future::BoxFuture};
 use shardplane_model::{
     command::{Applied, Command, Entry},
-    observed::Observed,
+    observed::{HostReport, Observed},
     refusal::Refusal,
     state::{Scope, Settings, State, Token, VmOffer, VolumeOffer},
     time::Millis,
 };
+use shardplane_proto::ids::{Generation, HostId};
 use tokio::sync::watch;
 
 use super::{
@@ -29,6 +30,7 @@ pub struct Fake {
     /// Who leads.
     pub standing: watch::Sender<Standing>,
     heard: watch::Sender<u64>,
+    observed: Mutex<Arc<Observed>>,
 }
 
 impl Fake {
@@ -40,6 +42,7 @@ impl Fake {
             applied: watch::channel(0).0,
             standing: watch::channel(Standing::Leads { term: 1 }).0,
             heard: watch::channel(0).0,
+            observed: Mutex::default(),
         });
         let vm = VmOffer { generation: 3, vcpus: 1, memory_mib: 1024, vcpu_share: 100, price_hour: 0.01 };
         let volume = VolumeOffer { iops: 750, max_size_gib: 1000, price_gib_hour: 0.0001 };
@@ -59,6 +62,15 @@ impl Fake {
         drop(state);
         self.applied.send_replace(index);
         answers
+    }
+
+    /// Hosts that are connected and heard just now.
+    pub fn hear(&self, hosts: &[HostId]) {
+        let at = self.clock.now();
+        let report =
+            HostReport { connected: true, at, accepted: Generation(0), complete: true, problems: Vec::new() };
+        let hosts = hosts.iter().map(|host| (*host, report.clone())).collect();
+        *self.observed.lock().unwrap() = Arc::new(Observed { hosts, ..Observed::default() });
     }
 
     /// Makes a token with these scopes.
@@ -114,7 +126,7 @@ impl Store for Fake {
 
 impl Reports for Fake {
     fn observed(&self) -> Arc<Observed> {
-        Arc::default()
+        self.observed.lock().unwrap().clone()
     }
 
     fn changed(&self) -> watch::Receiver<u64> {

@@ -35,9 +35,10 @@ impl Family {
         let segments: Vec<&str> = rest.trim_end_matches('/').split('/').collect();
         match (segments.as_slice(), method) {
             (["cli"], _) => Family::CommandLine,
-            (["hosts" | "instances" | "operations" | "events" | "catalogue" | "tokens", ..], _) => {
+            (["hosts" | "racks" | "instances" | "operations" | "events" | "catalogue" | "tokens", ..], _) => {
                 Family::Operator
             }
+            ([verb], &Method::POST) if verb.ends_with(":plan") => Family::Operator,
             ([_, _, "placement"], _) => Family::Operator,
             (_, &Method::PUT | &Method::DELETE) => Family::Change,
             ([_, "get-by-labels"], _) => Family::List,
@@ -62,9 +63,17 @@ impl Family {
             Family::Read => &["Unauthorized", "NotFound", "ResourceIsScheduling", "Unknown", "BadData"],
             Family::Poll => &["Unauthorized", "NotFound", "Unknown", "BadData", "UnableToReconcile"],
             Family::List => &["Unauthorized", "PageSizeTooBig", "EnumeratorNotFound", "Unknown", "BadData"],
-            Family::CommandLine | Family::Grpc | Family::Operator => {
-                &["Unauthorized", "NotFound", "Unknown", "BadData"]
-            }
+            Family::CommandLine | Family::Grpc => &["Unauthorized", "NotFound", "Unknown", "BadData"],
+            // With what a PUT is refused with: a plan says the same.
+            Family::Operator => &[
+                "Unauthorized",
+                "NotFound",
+                "Unknown",
+                "BadData",
+                "MissingIdField",
+                "MissingNameField",
+                "ResourceIsScheduling",
+            ],
         }
     }
 
@@ -146,6 +155,8 @@ mod tests {
             (Method::GET, "/api/v1/vpc/request/x", Family::Poll),
             (Method::POST, "/api/v1/cli", Family::CommandLine),
             (Method::GET, "/api/v1/operations/x", Family::Operator),
+            (Method::POST, "/api/v1/valkey:plan", Family::Operator),
+            (Method::GET, "/api/v1/racks/r:plan", Family::Operator),
             (Method::GET, "/api/v1/valkey/x/placement", Family::Operator),
             (Method::GET, "/", Family::Operator),
         ] {

@@ -6,6 +6,7 @@ mod grpc;
 mod maintenance;
 mod operations;
 mod operator;
+mod planning;
 mod rest;
 
 use std::{net::SocketAddr, sync::Arc};

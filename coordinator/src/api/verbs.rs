@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use shardplane_model::{
-    command::{Applied, Command, Delete, Timestamp},
+    command::{Applied, Command, Delete, Put, Timestamp},
     observed::Observed,
+    plan,
     refusal::{Refusal, RefusalCode, Violation},
     resource::{Kind, Outcome, Resource},
     state::{Scope, Sealed, State},
@@ -142,15 +143,8 @@ impl Session {
         resource: &v1::Resource,
         earlier: &[Violation],
     ) -> Result<Accepted, Refused> {
-        let before = |refusal: Refusal| Refused::Before(refusal.into());
-        let submission = match (validate::put(state, resource), earlier) {
-            (Ok(submission), []) => submission,
-            (Ok(_), earlier) => return Err(before(Refusal::bad_data(earlier.to_vec()))),
-            (Err(refusal), earlier) => return Err(before(together(earlier, refusal))),
-        };
-        let id = submission.id;
-        let sealed = submission.secret.as_deref().map(|secret| self.seal(state, id, secret));
-        let put = submission.into_put(RequestId::from(self.api.fresh_id()), self.caller.user.clone(), sealed);
+        let put = self.read(state, resource, earlier).map_err(|refusal| Refused::Before(refusal.into()))?;
+        let id = put.id;
         if let Some(existing) = state.resources.get(&id).filter(|_| validate::unchanged(state, &put)) {
             return Ok(Accepted { request: existing.change.request, resource: id });
         }
@@ -165,6 +159,31 @@ impl Session {
             | Trouble::Uncertain
             | Trouble::Internal => Refused::Before(problem),
         })
+    }
+
+    /// The command that a message means.
+    fn read(&self, state: &State, resource: &v1::Resource, earlier: &[Violation]) -> Result<Put, Refusal> {
+        let submission = match (validate::put(state, resource), earlier) {
+            (Ok(submission), []) => submission,
+            (Ok(_), earlier) => return Err(Refusal::bad_data(earlier.to_vec())),
+            (Err(refusal), earlier) => return Err(together(earlier, refusal)),
+        };
+        let sealed = submission.secret.as_deref().map(|secret| self.seal(state, submission.id, secret));
+        Ok(submission.into_put(RequestId::from(self.api.fresh_id()), self.caller.user.clone(), sealed))
+    }
+
+    /// What a [`Session::put`] of this would lead to, and the state as it would be then. Changes nothing.
+    ///
+    /// # Errors
+    /// As [`Session::put`] would be refused.
+    pub fn plan(
+        &self,
+        resource: &v1::Resource,
+        earlier: &[Violation],
+    ) -> Result<(v1::ChangePlan, State), Problem> {
+        let put = self.read(&self.state, resource, earlier)?;
+        let rehearsal = plan::rehearse(&self.state, &self.observed, self.now(), &put)?;
+        Ok((view::change_plan(&self.state, put.id, &rehearsal), rehearsal.state))
     }
 
     /// Deletes a resource.

@@ -42,13 +42,24 @@ pub(super) enum Then {
     Stop,
 }
 
+/// How much of a turn is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// All of it.
+    Whole,
+    /// Who shall sit where, and nothing that waits for engines.
+    Seats,
+}
+
+/// Answers which members are on their way out in this turn.
 pub(super) fn plan<'s>(
     state: &'s State,
     view: &ClusterView<'_>,
     draft: &mut Draft<'s>,
     ids: NewIds<'_>,
     plan: &mut Plan,
-) {
+    extent: Extent,
+) -> BTreeSet<InstanceId> {
     let id = view.resource.id.into();
     let mut turn = Turn { state, view, id, draft, ids, plan, asked: Vec::new(), leaving: BTreeSet::new() };
     let parts = [
@@ -60,12 +71,15 @@ pub(super) fn plan<'s>(
         Turn::fill_seats,
         Turn::run,
     ];
-    for part in parts {
+    let seating = parts.len() - 1;
+    let taken = if extent == Extent::Whole { parts.len() } else { seating };
+    for part in parts.into_iter().take(taken) {
         match part(&mut turn) {
             Then::GoOn => {}
-            Then::Stop => return,
+            Then::Stop => break,
         }
     }
+    turn.leaving
 }
 
 pub(super) fn lost(member: &Member<'_>) -> bool {

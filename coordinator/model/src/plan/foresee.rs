@@ -1,4 +1,4 @@
-//! What a drain or the loss of a host would lead to. In: the state, what is observed, a host and a question. Out: where each of its
+//! What a drain or the loss of hosts would lead to. In: the state, what is observed, hosts and a question. Out: where each of its
 //! instances would go or why not, and how well spread the clusters would be then. Placement is the planner's own, on a draft that is
 //! thrown away; nothing is decided here.
 
@@ -10,6 +10,7 @@ use super::{
     NewIds, cluster_view,
     draft::{Draft, Seat},
     drain::{Way, heir_of, held_up, way},
+    outlook::{Outlook, outlook},
     place::{self, Vacancy},
 };
 use crate::{
@@ -43,18 +44,7 @@ pub struct Foreseen {
     pub to: Result<HostId, String>,
 }
 
-/// How a cluster would be afterwards.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Outlook {
-    /// The cluster.
-    pub cluster: ClusterId,
-    /// Every shard has a primary, on another host than its replicas.
-    pub anti_affinity_ok: bool,
-    /// No host holds so many primaries that its loss takes the majority.
-    pub primary_spread_ok: bool,
-}
-
-/// The answer: instances in order of cluster and id, and the clusters they belong to.
+/// The answer for one host.
 pub fn foresee(
     state: &State,
     observed: &Observed,
@@ -62,7 +52,19 @@ pub fn foresee(
     host: HostId,
     question: Question,
 ) -> (Vec<Foreseen>, Vec<Outlook>) {
-    let mut draft = Draft::new(state, observed, now).without(host);
+    foresee_all(state, observed, now, &[host].into(), question)
+}
+
+/// The answer for hosts at once: instances in order of cluster and id, and the clusters they belong to.
+pub fn foresee_all(
+    state: &State,
+    observed: &Observed,
+    now: Timestamp,
+    hosts: &BTreeSet<HostId>,
+    question: Question,
+) -> (Vec<Foreseen>, Vec<Outlook>) {
+    let draft = Draft::new(state, observed, now);
+    let mut draft = hosts.iter().fold(draft, |draft, host| draft.without(*host));
     // Nothing is placed here: the ids are for nobody.
     let mut number = 0;
     let mut ids = || {
@@ -70,11 +72,11 @@ pub fn foresee(
         number
     };
     let (mut moves, mut outlooks) = (Vec::new(), Vec::new());
-    let here = state.instances.values().filter(|instance| instance.host == host);
+    let here = state.instances.values().filter(|instance| hosts.contains(&instance.host));
     let clusters: BTreeSet<ClusterId> = here.map(|instance| instance.cluster).collect();
     for cluster in clusters {
         let Some(view) = cluster_view(state, observed, cluster, now) else { continue };
-        if !view.wanted().any(|m| m.instance.host == host) {
+        if !view.wanted().any(|m| hosts.contains(&m.instance.host)) {
             continue;
         }
         let roles = view.roles();
@@ -87,7 +89,7 @@ pub fn foresee(
             state,
             observed,
             view: &view,
-            host,
+            hosts,
             seats: view.wanted().map(|m| (m.instance.id, seat(m))).collect(),
         };
         let answers = match question {
@@ -107,13 +109,13 @@ struct Trial<'v> {
     state: &'v State,
     observed: &'v Observed,
     view: &'v ClusterView<'v>,
-    host: HostId,
+    hosts: &'v BTreeSet<HostId>,
     seats: Vec<(InstanceId, Seat)>,
 }
 
 impl Trial<'_> {
     fn on_host(&self) -> Vec<(InstanceId, Seat)> {
-        self.seats.iter().filter(|(_, seat)| seat.host == self.host).copied().collect()
+        self.seats.iter().filter(|(_, seat)| self.hosts.contains(&seat.host)).copied().collect()
     }
 
     fn without(&self, id: InstanceId) -> Vec<Seat> {
@@ -170,7 +172,7 @@ impl Trial<'_> {
         let groups = self.view.groups.len();
         let primaries = gone.iter().filter(|(_, seat)| seat.primary).count();
         let votes = groups >= 3 && primaries <= most_primaries_on_a_host(groups);
-        self.seats.retain(|(_, seat)| seat.host != self.host);
+        self.seats.retain(|(_, seat)| !self.hosts.contains(&seat.host));
         let mut down = Vec::new();
         for (id, seat) in gone.iter().filter(|(_, seat)| seat.primary) {
             let heir =
@@ -210,20 +212,7 @@ impl Trial<'_> {
     }
 
     fn outlook(&self, cluster: ClusterId) -> Outlook {
-        let seats = || self.seats.iter().map(|(_, seat)| seat);
-        let apart = self.view.groups.iter().all(|group| {
-            let primary = seats().find(|seat| seat.group == group.id && seat.primary);
-            primary.is_some_and(|primary| {
-                !seats().any(|s| s.group == group.id && !s.primary && s.host == primary.host)
-            })
-        });
-        let groups = self.view.groups.len();
-        let heaviest = seats()
-            .filter(|seat| seat.primary)
-            .map(|seat| seats().filter(|other| other.primary && other.host == seat.host).count())
-            .max()
-            .unwrap_or(0);
-        let spread = groups < 3 || heaviest <= most_primaries_on_a_host(groups);
-        Outlook { cluster, anti_affinity_ok: apart, primary_spread_ok: spread }
+        let seats: Vec<Seat> = self.seats.iter().map(|(_, seat)| *seat).collect();
+        outlook(self.state, cluster, &self.view.groups, &seats)
     }
 }

@@ -9,8 +9,10 @@ mod explain;
 mod foresee;
 mod leave;
 mod liveness;
+mod outlook;
 mod place;
 mod rebalance;
+mod rehearse;
 mod replace;
 mod score;
 mod shrink;
@@ -22,7 +24,9 @@ use shardplane_proto::ids::{ClusterId, HostId, ResourceId};
 
 pub use drain::{Left, LeftPhase, left};
 pub use explain::explain;
-pub use foresee::{Foreseen, Outlook, Question, foresee};
+pub use foresee::{Foreseen, Question, foresee, foresee_all};
+pub use outlook::Outlook;
+pub use rehearse::{Fate, Rehearsal, Rehearsed, RehearsedCluster, rehearse};
 
 use crate::{
     command::{Command, Decision},
@@ -86,7 +90,7 @@ pub fn plan(state: &State, observed: &Observed, now: Timestamp, ids: NewIds<'_>)
     }
     for id in state.clusters.keys() {
         if let Some(view) = cluster_view(state, observed, *id, now) {
-            cluster::plan(state, &view, &mut draft, ids, &mut plan);
+            cluster::plan(state, &view, &mut draft, ids, &mut plan, cluster::Extent::Whole);
         }
     }
     let behind = state.hosts.values().filter(|host| {

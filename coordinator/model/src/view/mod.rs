@@ -6,7 +6,7 @@ mod operations;
 mod operator;
 pub mod spread;
 
-pub use foreseen::host_plan;
+pub use foreseen::{change_plan, host_plan};
 pub use operations::{operation, operations};
 pub use operator::{events, hosts, instances};
 use shardplane_proto::{ids::ClusterId, v1};

@@ -7,7 +7,7 @@ use shardplane_proto::ids::ResourceId;
 use super::{
     super::{
         errors::Problem,
-        json::{self, Node},
+        json::{self, Checked, Node},
         verbs::{Accepted, Session},
     },
     answer::{Answer, Failure},
@@ -75,9 +75,25 @@ pub async fn run(
 /// As the verb PUT, and names that name nothing or several.
 pub async fn one(
     session: &Session,
-    mut document: Document,
+    document: Document,
     folder: Option<ResourceId>,
 ) -> Result<(Change, bool), Failure> {
+    let (kind, name) = (document.kind, document.name.clone());
+    let checked = read(session, document, folder)?;
+    let Accepted { request, resource } = session.put(&checked.resource, &checked.violations).await?;
+    let before = session.state.resources.get(&resource).map(|resource| resource.change.request);
+    Ok((Change { kind, request, resource, name }, before != Some(request)))
+}
+
+/// The message that a document means: names are ids, an id is found or made, and a password that is left out is the stored one.
+///
+/// # Errors
+/// Names that name nothing or several.
+pub fn read(
+    session: &Session,
+    mut document: Document,
+    folder: Option<ResourceId>,
+) -> Result<Checked, Failure> {
     manifest::resolve(&session.state, &mut document, folder)?;
     if document.id().is_none() {
         let existing = lookup::of_document(&session.state, &document, folder_of(&document)?)?;
@@ -87,12 +103,7 @@ pub async fn one(
         }
     }
     keep_secret(session, &mut document);
-    let id: Option<ResourceId> = document.id().and_then(|id| id.parse().ok());
-    let before = id.and_then(|id| session.state.resources.get(&id)).map(|resource| resource.change.request);
-    let checked = json::check(document.kind, &document.node);
-    let Accepted { request, resource } = session.put(&checked.resource, &checked.violations).await?;
-    let change = Change { kind: document.kind, request, resource, name: document.name };
-    Ok((change, before != Some(request)))
+    Ok(json::check(document.kind, &document.node))
 }
 
 /// The folder of a document whose names are resolved.

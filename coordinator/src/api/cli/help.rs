@@ -15,7 +15,9 @@ Read
   kc events [--for cluster/NAME|host/NAME] [-w]     what happened
   kc describe operation <id>          its steps; kc wait operation <id>: until it has succeeded
   kc explain placement <cluster>      why each instance is where it is
+  kc plan -f <file|->                 what apply would lead to: instances, spread, what travels, pauses; changes nothing
   kc plan drain|loss <host>           where its instances would go, and what would be wrong then
+  kc plan loss rack <name>            the same for all hosts of a rack
 
 Change
   kc apply -f <file|->                create or update what a manifest describes

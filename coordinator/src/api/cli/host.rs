@@ -1,14 +1,13 @@
-//! `kc cordon`, `kc uncordon`, `kc drain`, `kc plan`. In: a host by name or id, flags. Out: what it is now, what is left there, or what
-//! would become of it.
+//! `kc cordon`, `kc uncordon`, `kc drain`. In: a host by name or id, flags. Out: what it is now, or what is left there.
 
 use shardplane_model::{state::Scope, view};
 use shardplane_proto::v1;
 
 use super::{
-    super::{json, verbs::Session},
+    super::verbs::Session,
     answer::{Answer, Failure},
-    args::{Args, Output, Verb, span},
-    get, manifest, operator, table,
+    args::{Args, Verb, span},
+    operator, table,
 };
 
 /// Runs the verb.
@@ -49,39 +48,6 @@ pub async fn run(session: Session, args: &Args) -> Result<Answer, Failure> {
         }
         Some(cordon) => format!("host/{} cordoned until {}\n", host.name, cordon.until_time),
     };
-    Ok(Answer::printed(text))
-}
-
-/// `kc plan drain|loss <host>`
-///
-/// # Errors
-/// A missing scope; a name that names nothing or several; another question.
-pub fn plan(session: &Session, args: &Args) -> Result<Answer, Failure> {
-    session.caller.needs(&[Scope::Operator])?;
-    let [what, name] = args.words.as_slice() else {
-        return Err(Failure::Text("what? kc plan drain <host> or kc plan loss <host>".to_owned()));
-    };
-    let id = operator::host_named(session, name)?;
-    let plan = session.plan_host(&v1::PlanHostRequest { id, what: what.clone(), force: args.force })?;
-    let node = json::message("HostPlan", &plan);
-    match args.output {
-        Output::Json => return Ok(Answer::printed(get::as_json(vec![node], true))),
-        Output::Yaml => return Ok(Answer::printed(manifest::write(&[node]))),
-        Output::Table | Output::Wide => {}
-    }
-    let moves = plan.moves.into_iter().map(|m| {
-        let to = if m.to_host.is_empty() { "-".to_owned() } else { m.to_host };
-        vec![m.instance_id, m.cluster_name, to, m.blocker]
-    });
-    let clusters = plan
-        .clusters
-        .into_iter()
-        .map(|c| vec![c.name, c.anti_affinity_ok.to_string(), c.primary_spread_ok.to_string()]);
-    let text = format!(
-        "{}\n{}",
-        table::render(&["INSTANCE", "CLUSTER", "TO", "BLOCKER"], moves.collect()),
-        table::render(&["CLUSTER", "ANTI-AFFINITY", "SPREAD"], clusters.collect())
-    );
     Ok(Answer::printed(text))
 }
 

@@ -17,6 +17,7 @@ mod local;
 mod lookup;
 mod manifest;
 mod operator;
+mod plan;
 mod rows;
 mod table;
 mod types;
@@ -110,7 +111,7 @@ async fn run(api: &Api, post: Post, token: Option<&str>, waits_itself: bool) -> 
         Verb::Delete => delete::run(session, &args, post.file_content.as_deref(), waits_itself).await,
         Verb::Edit => edit::run(session, &args, post.edit_apply.as_ref()).await,
         Verb::Cordon | Verb::Uncordon | Verb::Drain => host::run(session, &args).await,
-        Verb::Plan => host::plan(&session, &args),
+        Verb::Plan => plan::run(session, &args, post.file_content.as_deref()),
         Verb::Login => Ok(local::login(&session)),
         Verb::Help | Verb::ApiResources | Verb::Logout | Verb::Config | Verb::Version => {
             Err(Failure::Problem(Problem::new(

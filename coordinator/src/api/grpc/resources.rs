@@ -22,6 +22,13 @@ impl v1::resources_server::Resources for Resources {
         Ok(Response::new(changed(session.put(&resource, &misnamed(&resource)).await?)))
     }
 
+    async fn plan(&self, request: Request<v1::PutRequest>) -> Answer<v1::ChangePlan> {
+        let session = enter(&self.0, request.metadata(), &[Scope::Write]).await?;
+        let resource = request.into_inner().resource.unwrap_or_default();
+        let (plan, _) = session.plan(&resource, &misnamed(&resource))?;
+        Ok(Response::new(plan))
+    }
+
     async fn get(&self, request: Request<v1::GetRequest>) -> Answer<v1::Resource> {
         let session = enter(&self.0, request.metadata(), &[Scope::Read]).await?;
         let asked = request.into_inner();

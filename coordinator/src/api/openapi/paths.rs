@@ -34,6 +34,9 @@ fn public(kind: Kind, paths: &mut Vec<(String, Node)>) {
     let put = operation(&format!("put{name}"), &format!("Create or update a {name}"), "ChangeResponse")
         .body(&["application/json", "application/json-patch+json"], name);
     paths.push((path.clone(), Node::object([("put", put.0)])));
+    let plan = operation(&format!("plan{name}"), "What a PUT of the same body would lead to", "ChangePlan")
+        .body(&["application/json", "application/json-patch+json"], name);
+    paths.push((format!("{path}:plan"), Node::object([("post", plan.0)])));
     let list = operation(&format!("list{name}"), &format!("List {name} resources"), &list_of(kind))
         .parameters(vec![
             parameter(
@@ -149,6 +152,11 @@ fn hosts(paths: &mut Vec<(String, Node)>) {
             parameter("query", "force", "string", "true: as a drain with force."),
         ]);
     paths.push(("/api/v1/hosts/{id}:plan".to_owned(), Node::object([("get", plan.0)])));
+    let rack = operation("planRack", "What the loss of a rack would lead to", "HostPlan").parameters(vec![
+        parameter("path", "rack", "string", "Its name, or zone/rack."),
+        parameter("query", "what", "string", "loss."),
+    ]);
+    paths.push(("/api/v1/racks/{rack}:plan".to_owned(), Node::object([("get", rack.0)])));
     let drain =
         operation("getDrain", "How far a drain is, and what cannot move", "DrainView").parameters(vec![id()]);
     paths.push(("/api/v1/hosts/{id}/drain".to_owned(), Node::object([("get", drain.0)])));

@@ -14,7 +14,7 @@ use super::{
 };
 
 /// Messages that routes of the operator's answer or take.
-pub const OPERATOR: [&str; 17] = [
+pub const OPERATOR: [&str; 18] = [
     "HostList",
     "InstanceList",
     "OperationList",
@@ -30,6 +30,7 @@ pub const OPERATOR: [&str; 17] = [
     "HostView",
     "DrainView",
     "HostPlan",
+    "ChangePlan",
     "CordonHostRequest",
     "DrainHostRequest",
 ];

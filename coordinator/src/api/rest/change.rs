@@ -1,4 +1,4 @@
-//! PUT and DELETE of a resource. In: a whole resource, or an id. Out: the id of the change request.
+//! PUT and DELETE of a resource, and what a PUT would lead to. In: a whole resource, or an id. Out: the id of the change request; the plan.
 
 use axum::{
     extract::{Path, Request, State},
@@ -6,6 +6,7 @@ use axum::{
 };
 use bytes::Bytes;
 use shardplane_model::state::Scope;
+use shardplane_proto::v1;
 
 use super::{
     super::{
@@ -16,6 +17,7 @@ use super::{
         verbs::{self, Accepted},
     },
     kind,
+    operator::answered,
 };
 
 /// `PUT /api/v1/<type>`
@@ -35,6 +37,30 @@ async fn run_put(
     let kind = kind(path)?;
     let checked = json::check(kind, &json::parse(&body?)?);
     session.put(&checked.resource, &checked.violations).await
+}
+
+/// `POST /api/v1/<type>:plan`: what a PUT of the same body would lead to.
+pub async fn plan(State(api): State<Api>, Path(path): Path<String>, request: Request) -> Response {
+    let token = auth::bearer(request.headers()).map(str::to_owned);
+    let body = door::body(&api, token.as_deref(), request).await;
+    match path.rsplit_once(':') {
+        Some((path, "plan")) => answered("ChangePlan", run_plan(&api, path, token.as_deref(), body).await),
+        Some(_) | None => Family::Read.refuse(&Problem::bad_data(format!(
+            "POST is not possible at /api/v1/{path}: PUT creates and updates, POST /api/v1/<type>:plan asks what that would lead to"
+        ))),
+    }
+}
+
+async fn run_plan(
+    api: &Api,
+    path: &str,
+    token: Option<&str>,
+    body: Result<Bytes, Problem>,
+) -> Result<v1::ChangePlan, Problem> {
+    let session = api.enter(token, &[Scope::Write]).await?;
+    let kind = kind(path)?;
+    let checked = json::check(kind, &json::parse(&body?)?);
+    session.plan(&checked.resource, &checked.violations).map(|(plan, _)| plan)
 }
 
 /// `DELETE /api/v1/<type>/<id>`

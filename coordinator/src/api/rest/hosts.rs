@@ -1,6 +1,8 @@
 //! What operators do with a host: close and open it, empty it. In: `POST /api/v1/hosts/<id>:<verb>` with an optional body. Out: the
 //! host as it is then. Called by the router, by gRPC and by the command line.
 
+use std::collections::BTreeSet;
+
 use axum::{
     extract::{Path, Request, State},
     response::Response,
@@ -10,7 +12,7 @@ use serde::de::DeserializeOwned;
 use shardplane_model::{
     command::{Command, CordonHost, DrainMode},
     plan::Question,
-    state::Scope,
+    state::{Host, Scope},
     time::Millis,
     view,
 };
@@ -56,11 +58,28 @@ pub async fn read_or_plan(State(api): State<Api>, Path(path): Path<String>, requ
     let asked = Asked::of(&request);
     match path.rsplit_once(':') {
         Some((id, "plan")) => {
-            let asks = v1::PlanHostRequest { id: id.to_owned(), what, force };
+            let asks = v1::PlanHostRequest { id: id.to_owned(), what, force, ..Default::default() };
             answer(&api, asked, "HostPlan", |session, _| session.plan_host(&asks)).await
         }
         Some(_) | None => answer(&api, asked, "HostView", |session, _| session.host_view(&path)).await,
     }
+}
+
+/// `GET /api/v1/racks/<name>:plan?what=loss`
+pub async fn plan_rack(State(api): State<Api>, Path(path): Path<String>, request: Request) -> Response {
+    let query = request.uri().query().unwrap_or_default();
+    let what = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "what");
+    let what = what.map(|(_, what)| what.into_owned()).unwrap_or_default();
+    let asked = Asked::of(&request);
+    answer(&api, asked, "HostPlan", |session, _| match path.rsplit_once(':') {
+        Some((rack, "plan")) => {
+            session.plan_host(&v1::PlanHostRequest { rack: rack.to_owned(), what, ..Default::default() })
+        }
+        Some(_) | None => Err(Problem::not_found(format!(
+            "there is nothing at a rack but its plan: /api/v1/racks/{path}:plan?what=loss"
+        ))),
+    })
+    .await
 }
 
 async fn run(
@@ -150,7 +169,7 @@ impl Session {
     /// # Errors
     /// `NotFound`; `BadData` for another question.
     pub fn plan_host(&self, asked: &v1::PlanHostRequest) -> Result<v1::HostPlan, Problem> {
-        let host = self.host(&asked.id)?;
+        let hosts = self.asked_about(asked)?;
         let question = match asked.what.as_str() {
             "drain" => Question::Drain { force: asked.force },
             "loss" => Question::Loss,
@@ -158,7 +177,43 @@ impl Session {
                 return Err(Problem::bad_data(format!("what: is {other:?}; allowed is drain or loss")));
             }
         };
-        Ok(view::host_plan(&self.state, &self.observed, self.now(), host, question))
+        if !asked.rack.is_empty() && question != Question::Loss {
+            return Err(Problem::bad_data(
+                "what: only loss can be asked of a rack; drain its hosts one by one",
+            ));
+        }
+        let plan = view::host_plan(&self.state, &self.observed, self.now(), &hosts, question);
+        let host = hosts.iter().next().and_then(|host| self.state.hosts.get(host));
+        let host = host.filter(|_| asked.rack.is_empty()).map(|host| host.facts.name.clone());
+        Ok(v1::HostPlan { host: host.unwrap_or_default(), rack: asked.rack.clone(), ..plan })
+    }
+
+    /// The host, or those of the rack.
+    fn asked_about(&self, asked: &v1::PlanHostRequest) -> Result<BTreeSet<HostId>, Problem> {
+        match (asked.id.is_empty(), asked.rack.as_str()) {
+            (_, "") => Ok([self.host(&asked.id)?].into()),
+            (false, _) => Err(Problem::bad_data("id and rack: name one of them")),
+            (true, rack) => {
+                let (zone, name) =
+                    rack.split_once('/').map_or((None, rack), |(zone, rack)| (Some(zone), rack));
+                let inside =
+                    |host: &&Host| host.facts.rack == name && zone.is_none_or(|zone| host.facts.zone == zone);
+                let found: Vec<&Host> = self.state.hosts.values().filter(inside).collect();
+                let zones: BTreeSet<&str> = found.iter().map(|host| host.facts.zone.as_str()).collect();
+                match zones.len() {
+                    0 => Err(Problem::not_found(format!("there is no host in a rack {rack:?}"))),
+                    1 => Ok(found.iter().map(|host| host.id).collect()),
+                    _ => {
+                        let zones: Vec<&str> = zones.into_iter().collect();
+                        let text = format!(
+                            "rack: several zones have a rack {rack:?}: write zone/rack with one of {}",
+                            zones.join(", ")
+                        );
+                        Err(Problem::bad_data(text))
+                    }
+                }
+            }
+        }
     }
 
     fn host(&self, id: &str) -> Result<HostId, Problem> {

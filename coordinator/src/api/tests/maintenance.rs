@@ -106,7 +106,7 @@ async fn the_same_by_grpc() {
     let drain = v1::DrainHostRequest { id: id.clone(), force: true, ..Default::default() };
     let host = operator.drain_host(signed(&asking.token, drain)).await.unwrap().into_inner();
     assert!(host.drain.unwrap().force);
-    let asks = v1::PlanHostRequest { id: id.clone(), what: "drain".to_owned(), force: false };
+    let asks = v1::PlanHostRequest { id: id.clone(), what: "drain".to_owned(), ..Default::default() };
     let plan = operator.plan_host(signed(&asking.token, asks)).await.unwrap().into_inner();
     assert_eq!((plan.host.as_str(), plan.moves.len()), ("h1", 0));
     let open = v1::UncordonHostRequest { id: id.clone() };

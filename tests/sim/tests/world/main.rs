@@ -6,6 +6,7 @@ mod day_two;
 mod day_two_edges;
 mod decisions;
 mod engines;
+mod planned;
 mod properties;
 mod repairs;
 mod scenarios;

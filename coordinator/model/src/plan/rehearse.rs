@@ -1,0 +1,200 @@
+//! What a user's change would lead to. In: the state, what is observed and the change. Out: the refusal that it would meet, or each cluster
+//! it concerns as it would be. The change and the planner's own decisions are carried out on a copy of the state, which is thrown away.
+
+use std::collections::BTreeSet;
+
+use shardplane_proto::ids::{ClusterId, GroupId, HostId, InstanceId, ResourceId};
+
+use super::{
+    Plan,
+    cluster::{self, seats},
+    cluster_view,
+    draft::{Draft, Seat},
+    outlook::{Outlook, outlook},
+};
+use crate::{
+    command::{Command, Decision, Entry, Put},
+    engine::Role,
+    observed::Observed,
+    refusal::Refusal,
+    resource::{Kind, Outcome, Resource},
+    state::{Instance, State},
+    time::Timestamp,
+};
+
+/// Rounds of decisions that are carried out; each places or takes away what it can at once.
+const ROUNDS: usize = 16;
+
+/// What becomes of an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It would be made.
+    New,
+    /// It is there and stays.
+    Stays,
+    /// It is there and would go.
+    Goes,
+}
+
+/// An instance as it would be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rehearsed {
+    /// The instance; the id of a new one is nobody's.
+    pub instance: InstanceId,
+    /// Its group.
+    pub group: GroupId,
+    /// Position of the group in the spec; none for one that goes.
+    pub index: Option<usize>,
+    /// Its host.
+    pub host: HostId,
+    /// What it is, or would be.
+    pub role: Role,
+    /// What becomes of it.
+    pub fate: Fate,
+}
+
+/// A cluster as it would be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RehearsedCluster {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// Its instances: by group, those that go last.
+    pub instances: Vec<Rehearsed>,
+    /// How well spread it would be.
+    pub outlook: Outlook,
+    /// What it would wait for, for people.
+    pub waits: Vec<String>,
+}
+
+/// A change as it would be carried out.
+#[derive(Debug, Clone)]
+pub struct Rehearsal {
+    /// The state when everything is accepted and placed; further changes can be rehearsed on it.
+    pub state: State,
+    /// Whether there is something to do at all.
+    pub changes: bool,
+    /// The clusters that it concerns.
+    pub clusters: Vec<RehearsedCluster>,
+}
+
+/// Carries a change out on a copy.
+///
+/// # Errors
+/// What the change itself would be refused with.
+pub fn rehearse(state: &State, observed: &Observed, now: Timestamp, put: &Put) -> Result<Rehearsal, Refusal> {
+    let mut after = state.clone();
+    // Any index will do: nobody is told of this state.
+    let index = u64::MAX;
+    for answer in after.apply(index, &Entry { at: now, commands: vec![Command::Put(put.clone())] }) {
+        answer?;
+    }
+    let known = |state: &State| state.resources.get(&put.id).map(|resource| resource.change.request);
+    let changes = known(&after) != known(state);
+    // Nothing is placed for anybody: the ids are nobody's.
+    let mut number = 0;
+    let mut ids = || {
+        number += 1;
+        number
+    };
+    let mut clusters = Vec::new();
+    for id in concerned(&after, put.id) {
+        let (mut leaving, mut waits) = (BTreeSet::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let Some(view) = cluster_view(&after, observed, id, now) else { break };
+            let (mut draft, mut plan) = (Draft::new(&after, observed, now), Plan::default());
+            let seats = cluster::Extent::Seats;
+            leaving.extend(cluster::plan(&after, &view, &mut draft, &mut ids, &mut plan, seats));
+            waits = plan.waiting.remove(&id).unwrap_or_default();
+            let moves = |d: &Decision| matches!(d, Decision::Place { .. } | Decision::Shrink { .. });
+            let commands: Vec<Command> =
+                plan.propose.into_iter().filter(moves).map(Command::Decide).collect();
+            if commands.is_empty() {
+                break;
+            }
+            if let Some(refused) =
+                after.apply(index, &Entry { at: now, commands }).into_iter().find_map(Result::err)
+            {
+                waits.push(refused.message);
+                break;
+            }
+        }
+        clusters.extend(compare(state, &after, observed, now, id, &leaving, waits));
+    }
+    Ok(Rehearsal { state: after, changes, clusters })
+}
+
+/// The cluster that a resource is, or those that hang on it.
+fn concerned(state: &State, id: ResourceId) -> Vec<ClusterId> {
+    let Some(changed) = state.resources.get(&id) else { return Vec::new() };
+    match changed.kind() {
+        Kind::Cluster(_) => vec![ClusterId::from(id)],
+        Kind::ParametersSet(_) => {
+            let uses = |r: &&Resource| r.spec.references().iter().any(|(_, _, target)| *target == id);
+            let clusters = state.resources.values().filter(uses).map(|r| ClusterId::from(r.id));
+            clusters.filter(|id| state.clusters.contains_key(id)).collect()
+        }
+        Kind::Folder | Kind::HostingProvider | Kind::Vpc | Kind::VpcSubnet => Vec::new(),
+    }
+}
+
+/// What is another after than before; none for a cluster that is not there.
+fn compare(
+    before: &State,
+    after: &State,
+    observed: &Observed,
+    now: Timestamp,
+    id: ClusterId,
+    leaving: &BTreeSet<InstanceId>,
+    waits: Vec<String>,
+) -> Option<RehearsedCluster> {
+    let view = cluster_view(after, observed, id, now)?;
+    // Those that leave are wanted until they own nothing; the spec says that they go.
+    let groups = view.spec.groups();
+    let index = |group: GroupId| groups.iter().position(|known| known.id == group);
+    let planned = seats(&view, &[]);
+    let roles = view.roles();
+    let led = |group: GroupId| planned.iter().any(|seat| seat.group == group && seat.primary);
+    let role = |instance: &Instance| {
+        let known = roles.iter().find(|(known, _)| *known == instance.id).map_or(Role::Unknown, |(_, r)| *r);
+        match known {
+            Role::Unknown if instance.first_primary && !led(instance.group) => Role::Primary,
+            Role::Unknown if instance.first_primary && !view.cluster.formed => Role::Primary,
+            Role::Unknown => Role::Replica,
+            Role::Primary | Role::Replica => known,
+        }
+    };
+    let mut instances: Vec<Rehearsed> = view
+        .members
+        .iter()
+        .map(|member| member.instance)
+        .filter(|instance| {
+            instance.wanted() || before.instances.get(&instance.id).is_some_and(Instance::wanted)
+        })
+        .map(|instance| {
+            let index = index(instance.group);
+            let stays = instance.wanted() && index.is_some() && !leaving.contains(&instance.id);
+            let fate = match (before.instances.contains_key(&instance.id), stays) {
+                (false, _) => Fate::New,
+                (true, true) => Fate::Stays,
+                (true, false) => Fate::Goes,
+            };
+            let (group, host) = (instance.group, instance.host);
+            Rehearsed { instance: instance.id, group, index, host, role: role(instance), fate }
+        })
+        .collect();
+    instances.sort_by_key(|i| (i.fate == Fate::Goes, i.index.unwrap_or(usize::MAX), i.role, i.instance));
+    let left = instances.iter().filter(|i| i.fate != Fate::Goes);
+    let seats: Vec<Seat> =
+        left.map(|i| Seat { group: i.group, host: i.host, primary: i.role == Role::Primary }).collect();
+    let outlook = outlook(after, id, &groups, &seats);
+    let failed = match &view.resource.change.outcome {
+        Outcome::Failed { message } => Some(message.clone()),
+        Outcome::Done | Outcome::InFlight => None,
+    };
+    Some(RehearsedCluster {
+        cluster: id,
+        instances,
+        outlook,
+        waits: waits.into_iter().chain(failed).collect(),
+    })
+}
