@@ -199,7 +199,7 @@ pub async fn join(config: &Config, any: &str) -> Result<(u64, Vec<MemberStatus>)
         // Dropping the sender means the same.
         let _ = stopped.await;
     }));
-    let joined = raft::join(&key, any, identity.node_id, &config.advertise, JOIN).await;
+    let joined = raft::join(Dialer::tcp(), &key, any, identity.node_id, &config.advertise, JOIN).await;
     raft.stop().await;
     drop(stop);
     serving.await?.context("serving the members' calls failed")?;
@@ -219,7 +219,7 @@ pub async fn leave(config: &Config, any: Option<&str>, allow_even: bool) -> Resu
         bail!("{} holds no member of a cluster", config.data_dir.display());
     };
     let any = any.unwrap_or(&config.advertise);
-    let members = raft::leave(&key, any, identity.node_id, allow_even, LEAVE).await?;
+    let members = raft::leave(Dialer::tcp(), &key, any, identity.node_id, allow_even, LEAVE).await?;
     ensure!(
         members.iter().all(|member| member.id != identity.node_id),
         "the leader still counts this member"

@@ -21,6 +21,7 @@ mod read;
 mod record;
 mod remote;
 mod role;
+mod runtime;
 mod service;
 mod snapshot;
 mod tail;

@@ -39,6 +39,7 @@ pub enum RemoteError {
 /// # Errors
 /// When the leader cannot be reached within `deadline`, or refuses.
 pub async fn join(
+    dialer: Dialer,
     key: &ClusterKey,
     any: &str,
     id: u64,
@@ -46,7 +47,8 @@ pub async fn join(
     deadline: Duration,
 ) -> Result<Vec<MemberStatus>, RemoteError> {
     let deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
-    ask(key, any, Method::Join, &JoinRequest { id, address: address.to_owned(), deadline_ms }, deadline).await
+    let request = JoinRequest { id, address: address.to_owned(), deadline_ms };
+    ask(&Peers::new(Prover::new(key), dialer), any, Method::Join, &request, deadline).await
 }
 
 /// Asks the leader to take member `id` out; `any` is the address of any member.
@@ -54,23 +56,24 @@ pub async fn join(
 /// # Errors
 /// When the leader cannot be reached within `deadline`, or refuses.
 pub async fn leave(
+    dialer: Dialer,
     key: &ClusterKey,
     any: &str,
     id: u64,
     allow_even: bool,
     deadline: Duration,
 ) -> Result<Vec<MemberStatus>, RemoteError> {
-    ask(key, any, Method::Leave, &LeaveRequest { id, allow_even }, deadline).await
+    let request = LeaveRequest { id, allow_even };
+    ask(&Peers::new(Prover::new(key), dialer), any, Method::Leave, &request, deadline).await
 }
 
 async fn ask<Q: Serialize>(
-    key: &ClusterKey,
+    peers: &Peers,
     any: &str,
     method: Method,
     question: &Q,
     deadline: Duration,
 ) -> Result<Vec<MemberStatus>, RemoteError> {
-    let peers = Peers::new(Prover::new(key), Dialer::tcp());
     let until = Instant::now() + deadline;
     let mut address = any.to_owned();
     loop {

@@ -14,6 +14,7 @@ openraft::declare_raft_types!(
         NodeId = u64,
         Node = openraft::BasicNode,
         SnapshotData = super::disk::AnyFile,
+        AsyncRuntime = super::runtime::Runtime,
 );
 
 pub(crate) type LogId = openraft::LogId<u64>;

@@ -6,6 +6,7 @@ use tokio::net::TcpListener;
 
 use super::{Machine, PATIENCE, add, has_token, leader_of, single, three, timing, until, voters, write};
 use crate::{
+    dial::Dialer,
     raft::{MemberError, RemoteError, Role, remote},
     secrets::ClusterKey,
 };
@@ -65,12 +66,12 @@ async fn sch_8_two_never_vote_unless_somebody_insists() {
     machines.push(Machine::start_new(3, timing()).await);
     // Any member may be asked; the way to the leader is followed.
     let (key, third) = (ClusterKey::for_tests(1), machines[2].address.to_string());
-    remote::join(&key, &machines[1].address.to_string(), 3, &third, PATIENCE).await.unwrap();
+    remote::join(Dialer::tcp(), &key, &machines[1].address.to_string(), 3, &third, PATIENCE).await.unwrap();
     until("three vote", || async { voters(&machines[0]) == [1, 2, 3] }).await;
 
     let even = machines[0].raft().keeper.remove(3, false).await.unwrap_err();
     assert_eq!(even, MemberError::Even { id: 3, left: 2 });
-    let even = remote::leave(&key, &third, 3, false, PATIENCE).await.unwrap_err();
+    let even = remote::leave(Dialer::tcp(), &key, &third, 3, false, PATIENCE).await.unwrap_err();
     assert!(matches!(even, RemoteError::Refused(MemberError::Even { .. })), "{even}");
     machines[0].raft().keeper.remove(3, true).await.unwrap();
     assert_eq!(voters(&machines[0]), [1, 2]);
