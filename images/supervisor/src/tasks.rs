@@ -7,13 +7,13 @@ use std::{collections::VecDeque, time::Duration};
 use shardplane_proto::v1::{GuestTask, TaskOutcome};
 use tokio::time::Instant;
 
-use crate::bounded::bounded;
+use crate::{bounded::bounded, engine::Done};
 
 const KEPT_OUTCOMES: usize = 256;
 const MAX_WAITING: usize = 64;
 
-/// From a task's arrival until it must have started, and from its start until its end.
-pub const DEADLINE: Duration = Duration::from_secs(15);
+/// From a task's arrival until it must have started, unless it waits for another one.
+const DEADLINE: Duration = Duration::from_secs(15);
 
 /// The tasks of this boot.
 #[derive(Default)]
@@ -56,17 +56,26 @@ impl Tasks {
     }
 
     /// Records the end of the running task and returns what to answer.
-    pub fn finish(&mut self, result: Result<(), String>) -> Option<TaskOutcome> {
+    pub fn finish(&mut self, result: Result<(), String>, done: Done) -> Option<TaskOutcome> {
         let task_id = self.running.take()?;
-        Some(self.keep(match result {
+        let outcome = match result {
             Ok(()) => TaskOutcome { task_id, ok: true, ..TaskOutcome::default() },
             Err(error) => failure(task_id, error),
+        };
+        Some(self.keep(TaskOutcome {
+            counts: done.counts.into_iter().collect(),
+            notes: done.notes,
+            ..outcome
         }))
     }
 
-    /// Fails the tasks that waited past their deadline. `why` says what they waited for.
+    /// Fails the tasks that waited past their deadline. `why` says what they waited for. While a task runs, which has a
+    /// deadline of its own, the others' time stands still.
     pub fn expire(&mut self, now: Instant, why: &str) -> Vec<TaskOutcome> {
         let mut expired = Vec::new();
+        if self.running.is_some() {
+            return expired;
+        }
         while let Some((task, _)) =
             self.waiting.pop_front_if(|(_, since)| now.duration_since(*since) >= DEADLINE)
         {
@@ -113,13 +122,25 @@ mod tests {
         assert_eq!(tasks.next().unwrap().task_id, "a");
         assert!(tasks.next().is_none());
         assert_eq!(tasks.receive(task("a"), now), None, "it runs");
-        let outcome = tasks.finish(Err("ERR no".into())).unwrap();
+        let outcome = tasks.finish(Err("ERR no".into()), Done::default()).unwrap();
         assert_eq!((outcome.ok, outcome.error.as_str()), (false, "ERR no"));
         assert!(failure("long".into(), "x".repeat(9999)).error.len() <= MAX_TEXT);
         assert_eq!(tasks.receive(task("a"), now), Some(outcome));
         assert_eq!(tasks.next().unwrap().task_id, "b");
-        assert!(tasks.finish(Ok(())).unwrap().ok);
-        assert_eq!(tasks.outcomes().count(), 2);
+        assert!(tasks.receive(task("c"), now).is_none());
+        assert!(tasks.expire(now + 2 * DEADLINE, "b runs").is_empty(), "one that waits for another has time");
+        let mut done = Done::default();
+        done.count("keys", 3);
+        done.count("keys", 4);
+        for _ in 0..2 {
+            done.note("a large key".into());
+        }
+        let outcome = tasks.finish(Ok(()), done).unwrap();
+        assert!(outcome.ok);
+        assert_eq!((outcome.counts["keys"], outcome.notes.as_slice()), (7, &["a large key".to_owned()][..]));
+        assert_eq!(tasks.next().unwrap().task_id, "c");
+        tasks.finish(Ok(()), Done::default());
+        assert_eq!(tasks.outcomes().count(), 3);
         assert!(tasks.next().is_none());
     }
 
@@ -139,7 +160,7 @@ mod tests {
         for n in 0..2 * KEPT_OUTCOMES {
             tasks.receive(task(&format!("n{n}")), now);
             tasks.next();
-            tasks.finish(Ok(()));
+            tasks.finish(Ok(()), Done::default());
         }
         assert_eq!(tasks.outcomes().count(), KEPT_OUTCOMES);
     }

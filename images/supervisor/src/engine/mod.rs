@@ -4,6 +4,7 @@
 //! one config and does not change; a new config makes a new value.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -11,6 +12,8 @@ use std::{
 
 use futures::future::BoxFuture;
 use shardplane_proto::v1::GuestConfig;
+
+use crate::bounded::bounded;
 
 mod valkey;
 
@@ -68,6 +71,38 @@ pub struct Report {
     pub message: Vec<u8>,
     /// The same without the members that change all the time: when it differs, the host is told at once.
     pub meaning: Vec<u8>,
+    /// How many other members hold a live copy of this member's data; 0 for one that takes no writes.
+    pub live_copies: u32,
+}
+
+/// What a task did so far. It outlives a task that fails or is broken off.
+#[derive(Debug, Default)]
+pub struct Done {
+    /// Counted, by what: for example slots and keys.
+    pub counts: BTreeMap<String, u64>,
+    /// For people, although it may have gone well.
+    pub notes: Vec<String>,
+}
+
+impl Done {
+    const MAX_NOTES: usize = 8;
+
+    /// Counts `more` of `what`.
+    pub fn count(&mut self, what: &str, more: u64) {
+        *self.counts.entry(what.to_owned()).or_default() += more;
+    }
+
+    /// Notes something once; past eight notes only the log has it.
+    pub fn note(&mut self, text: String) {
+        let text = bounded(text);
+        if self.notes.contains(&text) {
+            return;
+        }
+        tracing::warn!("{text}");
+        if self.notes.len() < Self::MAX_NOTES {
+            self.notes.push(text);
+        }
+    }
 }
 
 /// Why a start has to wait. A newer config may lift it.
@@ -87,8 +122,11 @@ pub trait Engine: Send + Sync {
     fn start(&self) -> Launch;
     /// Asks the running engine about itself. An error while it is still loading or does not answer.
     fn report(&self) -> BoxFuture<'_, Result<Report, EngineError>>;
-    /// Performs one task, idempotently. The caller sets the deadline.
-    fn perform<'a>(&'a self, payload: &'a [u8]) -> BoxFuture<'a, Result<(), EngineError>>;
+    /// How long this task may take.
+    fn deadline(&self, payload: &[u8]) -> Duration;
+    /// Performs one task, idempotently, and writes down what it did as it goes. The caller keeps the deadline.
+    fn perform<'a>(&'a self, payload: &'a [u8], done: &'a mut Done)
+    -> BoxFuture<'a, Result<(), EngineError>>;
     /// Brings the running engine from this config to `next`, as far as it goes without a restart.
     fn apply<'a>(&'a self, next: &'a GuestConfig) -> BoxFuture<'a, Result<(), EngineError>>;
     /// Asks the engine to end in order. The caller watches the process and kills it past the deadline.

@@ -12,9 +12,8 @@ use tokio::{
 
 use super::{InForce, Supervisor};
 use crate::{
-    engine::{self, Engine, EngineError, Report},
+    engine::{self, Done, Engine, EngineError, Report},
     lifecycle::Phase,
-    tasks,
 };
 
 /// For one report or one change of a running engine; the connection has shorter ones of its own.
@@ -26,8 +25,8 @@ const STARTING_POLL: Duration = Duration::from_millis(50);
 pub enum Job {
     /// The engine was asked about itself.
     Asked(u32, Result<Report, EngineError>),
-    /// A task was performed.
-    Performed(Result<(), EngineError>),
+    /// A task was performed, and what it did.
+    Performed(Result<(), EngineError>, Done),
     /// The running engine was brought to a new config.
     Applied(u32, Arc<dyn Engine>, u64, Result<(), EngineError>),
     /// The engine was asked to end.
@@ -87,8 +86,8 @@ impl Supervisor {
                     self.ask();
                 }
             }
-            Ok(Job::Performed(result)) => {
-                let outcome = self.tasks.finish(result.map_err(|error| with_causes(&error)));
+            Ok(Job::Performed(result, done)) => {
+                let outcome = self.tasks.finish(result.map_err(|error| with_causes(&error)), done);
                 self.send_outcome(outcome);
                 self.ask();
             }
@@ -118,7 +117,8 @@ impl Supervisor {
             Err(error) => {
                 tracing::error!(%error, "a job broke off");
                 (self.asking, self.applying) = (false, false);
-                let outcome = self.tasks.finish(Err(format!("the supervisor failed: {error}")));
+                let outcome =
+                    self.tasks.finish(Err(format!("the supervisor failed: {error}")), Done::default());
                 self.send_outcome(outcome);
             }
         }
@@ -164,7 +164,9 @@ impl Supervisor {
         {
             let engine = engine.clone();
             self.jobs.spawn(async move {
-                Job::Performed(in_time(tasks::DEADLINE, engine.perform(&task.payload)).await)
+                let (mut done, deadline) = (Done::default(), engine.deadline(&task.payload));
+                let result = in_time(deadline, engine.perform(&task.payload, &mut done)).await;
+                Job::Performed(result, done)
             });
         }
     }

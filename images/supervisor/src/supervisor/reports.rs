@@ -47,7 +47,7 @@ impl Supervisor {
             engine_starts: self.starts,
             config_generation: self.in_force.as_ref().map_or(0, |in_force| in_force.generation),
             restart_generation: 0,
-            live_copies: 0,
+            live_copies: self.latest.as_ref().map_or(0, |report| report.live_copies),
         }
     }
 

@@ -14,7 +14,7 @@ const MAX_PASSWORD: usize = 512;
 
 /// Directives a parameter set cannot move: identity, addresses, secrets, and what the supervisor relies on. One that
 /// is given all the same is left out and shows up as unapplied.
-const OWNED: [&str; 24] = [
+const OWNED: [&str; 25] = [
     "port",
     "bind",
     "protected-mode",
@@ -32,6 +32,7 @@ const OWNED: [&str; 24] = [
     "cluster-announce-port",
     "cluster-announce-bus-port",
     "cluster-allow-replica-migration",
+    "cluster-replica-no-failover",
     "enable-debug-command",
     "enable-protected-configs",
     "requirepass",
@@ -100,6 +101,8 @@ pub fn render(config: &ValkeyConfig, own: Option<Ipv4Addr>) -> Result<String, En
     put(&mut conf, "cluster-announce-port", &config.port.to_string());
     put(&mut conf, "cluster-announce-bus-port", &config.bus_port.to_string());
     put(&mut conf, "cluster-allow-replica-migration", "no");
+    // A task sets it in the running engine; who starts anew stands in elections again.
+    put(&mut conf, "cluster-replica-no-failover", "no");
     put(&mut conf, "primaryauth", password);
     put(&mut conf, "requirepass", password);
     Ok(conf)

@@ -1,6 +1,6 @@
-//! Control connections to the engine in the same guest.
+//! Control connections to the engine in the same guest, and to those of other members.
 //!
-//! In: port and password. Out: answers, or the engine's own text as an error. Used by `report`, `perform`, `directives`.
+//! In: port and password. Out: answers, or the engine's own text as an error. Used by `report`, `perform`, `directives`, `slots`.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -30,18 +30,12 @@ impl Control {
     pub fn new(config: &ValkeyConfig) -> Result<Self, EngineError> {
         let port = u16::try_from(config.port)
             .map_err(|_| EngineError::Refused(format!("port {} is too large", config.port)))?;
-        let settings = RedisConnectionInfo::default().set_password(&config.password).set_skip_set_lib_name();
-        let info =
-            ("127.0.0.1", port).into_connection_info().map_err(engine_error)?.set_redis_settings(settings);
-        Ok(Self { client: Client::open(info).map_err(engine_error)?, kept: Mutex::new(None) })
+        Ok(Self { client: client("127.0.0.1", port, &config.password)?, kept: Mutex::new(None) })
     }
 
     /// A connection of its own; each answer may take `answer`.
     pub async fn connect(&self, answer: Duration) -> Result<MultiplexedConnection, EngineError> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_DEADLINE))
-            .set_response_timeout(Some(answer));
-        self.client.get_multiplexed_async_connection_with_config(&config).await.map_err(engine_error)
+        connect(&self.client, answer).await
     }
 
     /// A connection for one task.
@@ -60,6 +54,30 @@ impl Control {
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
         Ok(answer)
     }
+}
+
+/// A connection to another member's engine, which has the same password.
+pub async fn dial(
+    ip: &str,
+    port: u32,
+    password: &str,
+    answer: Duration,
+) -> Result<MultiplexedConnection, EngineError> {
+    let port = u16::try_from(port).map_err(|_| EngineError::Refused(format!("port {port} is too large")))?;
+    connect(&client(ip, port, password)?, answer).await
+}
+
+fn client(host: &str, port: u16, password: &str) -> Result<Client, EngineError> {
+    let settings = RedisConnectionInfo::default().set_password(password).set_skip_set_lib_name();
+    let info = (host, port).into_connection_info().map_err(engine_error)?.set_redis_settings(settings);
+    Client::open(info).map_err(engine_error)
+}
+
+async fn connect(client: &Client, answer: Duration) -> Result<MultiplexedConnection, EngineError> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_DEADLINE))
+        .set_response_timeout(Some(answer));
+    client.get_multiplexed_async_connection_with_config(&config).await.map_err(engine_error)
 }
 
 /// The engine's text where it has one (`ERR Unknown node …`), else what happened to the connection.

@@ -16,7 +16,7 @@ use prost::Message as _;
 use shardplane_proto::v1::{GuestConfig, ValkeyConfig, ValkeyTask};
 
 use self::control::Control;
-use super::{ENGINE_UID, Engine, EngineError, Hold, Launch, Report, file_error};
+use super::{Done, ENGINE_UID, Engine, EngineError, Hold, Launch, Report, file_error};
 use crate::nic;
 
 mod conf;
@@ -27,6 +27,7 @@ mod mend;
 mod parse;
 mod perform;
 mod report;
+mod slots;
 
 const PROGRAM: &str = "/usr/bin/valkey-server";
 const CONF_DIR: &str = "/run/valkey";
@@ -44,6 +45,7 @@ pub struct Valkey {
     config: ValkeyConfig,
     conf: String,
     control: Control,
+    progress: slots::Progress,
 }
 
 impl Valkey {
@@ -60,7 +62,7 @@ impl Valkey {
         })?;
         let conf = conf::render(&config, own)?;
         let control = Control::new(&config)?;
-        Ok(Self { config, conf, control })
+        Ok(Self { config, conf, control, progress: slots::Progress::default() })
     }
 
     fn write_conf(&self) -> Result<(), EngineError> {
@@ -136,10 +138,18 @@ impl Engine for Valkey {
     }
 
     fn report(&self) -> BoxFuture<'_, Result<Report, EngineError>> {
-        Box::pin(report::report(&self.control, &self.config.directives))
+        Box::pin(report::report(&self.control, &self.config.directives, &self.progress))
     }
 
-    fn perform<'a>(&'a self, payload: &'a [u8]) -> BoxFuture<'a, Result<(), EngineError>> {
+    fn deadline(&self, payload: &[u8]) -> Duration {
+        perform::deadline(ValkeyTask::decode(payload).ok().and_then(|task| task.step).as_ref())
+    }
+
+    fn perform<'a>(
+        &'a self,
+        payload: &'a [u8],
+        done: &'a mut Done,
+    ) -> BoxFuture<'a, Result<(), EngineError>> {
         Box::pin(async move {
             let task = ValkeyTask::decode(payload)
                 .map_err(|error| EngineError::Refused(format!("the task is no ValkeyTask: {error}")))?;
@@ -148,7 +158,8 @@ impl Engine for Valkey {
                     "the task has no step this supervisor knows; build the image anew".to_owned(),
                 )
             })?;
-            perform::perform(&self.control, step).await
+            let (control, config, progress) = (&self.control, &self.config, &self.progress);
+            perform::perform(slots::Context { control, config, progress, done }, step).await
         })
     }
 

@@ -4,6 +4,15 @@
 
 use std::collections::BTreeMap;
 
+/// What a node has marked a slot as. The engine knows both only of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mark {
+    /// On its way to the node of this id.
+    MigratingTo(String),
+    /// On its way from the node of this id.
+    ImportingFrom(String),
+}
+
 /// One line of CLUSTER NODES or nodes.conf.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
@@ -23,9 +32,16 @@ pub struct Node {
     pub config_epoch: u64,
     /// Owned slots, both ends included, in order.
     pub slots: Vec<(u32, u32)>,
+    /// Marked slots, in order; only in the line of the node itself.
+    pub open: Vec<(u32, Mark)>,
 }
 
 impl Node {
+    /// Whether it owns the slot.
+    pub fn owns(&self, slot: u32) -> bool {
+        self.slots.iter().any(|(start, end)| (*start..=*end).contains(&slot))
+    }
+
     /// Whether it carries this flag.
     pub fn is(&self, flag: &str) -> bool {
         self.flags.iter().any(|f| f == flag)
@@ -51,6 +67,8 @@ fn node(line: &str) -> Option<Node> {
     let _pong = words.next()?;
     let config_epoch = words.next()?.parse().ok()?;
     let connected = words.next()? == "connected";
+    // [slot->-node] and [slot-<-node] mark a migration; the slot itself is listed besides when it is owned.
+    let (marks, owned): (Vec<_>, Vec<_>) = words.partition(|word| word.starts_with('['));
     Some(Node {
         id: id.to_owned(),
         ip: ip.to_owned(),
@@ -59,9 +77,19 @@ fn node(line: &str) -> Option<Node> {
         primary_id: if primary == "-" { String::new() } else { primary.to_owned() },
         connected,
         config_epoch,
-        // [slot->-node] and [slot-<-node] mark a migration; the slot itself is listed besides when it is owned.
-        slots: words.filter(|word| !word.starts_with('[')).filter_map(slots).collect(),
+        slots: owned.into_iter().filter_map(slots).collect(),
+        open: marks.into_iter().filter_map(mark).collect(),
     })
+}
+
+fn mark(word: &str) -> Option<(u32, Mark)> {
+    let word = word.strip_prefix('[')?.strip_suffix(']')?;
+    let (slot, mark) = match (word.split_once("->-"), word.split_once("-<-")) {
+        (Some((slot, to)), _) => (slot, Mark::MigratingTo(to.to_owned())),
+        (None, Some((slot, from))) => (slot, Mark::ImportingFrom(from.to_owned())),
+        (None, None) => return None,
+    };
+    Some((slot.parse().ok()?, mark))
 }
 
 fn slots(word: &str) -> Option<(u32, u32)> {
@@ -148,6 +176,10 @@ vars currentEpoch 2 lastVoteEpoch 0
         assert_eq!(nodes[2].primary_id, "6e731a511d84d1a3938221280d95474aa68545ca");
         assert!(nodes[3].is("myself") && nodes[3].connected);
         assert_eq!(nodes[3].slots, [(0, 8190), (8191, 8191)]);
+        assert!(nodes[3].owns(8190) && !nodes[3].owns(8192));
+        let other = "0245661d4bf70a334e7ccc0054180439e256ba57";
+        let marks = [(100, Mark::MigratingTo(other.into())), (101, Mark::ImportingFrom(other.into()))];
+        assert_eq!(nodes[3].open, marks);
         assert_eq!((nodes[4].ip.as_str(), nodes[4].port, nodes[4].config_epoch), ("", 0, 7));
     }
 

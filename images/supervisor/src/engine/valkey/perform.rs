@@ -7,13 +7,14 @@ use std::time::Duration;
 use redis::{Cmd, aio::MultiplexedConnection};
 use shardplane_proto::v1::{
     ValkeyAddress,
-    valkey_task::{AssignSlots, Failover, Forget, Meet, Replicate, Step},
+    valkey_task::{AssignSlots, Failover, Forget, Meet, Replicate, StandDown, Step, Takeover},
 };
 use tokio::time::{Instant, sleep};
 
 use super::{
-    control::{Control, engine_error, says},
+    control::{engine_error, says},
     parse::{self, Node},
+    slots,
 };
 use crate::engine::EngineError;
 
@@ -21,18 +22,39 @@ const LAST_SLOT: u32 = 16_383;
 const FAILOVER_DEADLINE: Duration = Duration::from_secs(10);
 const FAILOVER_POLL: Duration = Duration::from_millis(100);
 
+/// For every step but those that move keys.
+const DEADLINE: Duration = Duration::from_secs(15);
+
+/// How long a step may take.
+pub fn deadline(step: Option<&Step>) -> Duration {
+    match step {
+        Some(Step::MoveSlots(_) | Step::CloseSlots(_)) => slots::DEADLINE,
+        Some(
+            Step::AssignSlots(_)
+            | Step::Meet(_)
+            | Step::Replicate(_)
+            | Step::Forget(_)
+            | Step::Failover(_)
+            | Step::Takeover(_)
+            | Step::StandDown(_),
+        )
+        | None => DEADLINE,
+    }
+}
+
 /// Performs one step.
-pub async fn perform(control: &Control, step: Step) -> Result<(), EngineError> {
-    let mut connection = control.for_task().await?;
+pub async fn perform(context: slots::Context<'_>, step: Step) -> Result<(), EngineError> {
+    let mut connection = context.control.for_task().await?;
     match step {
         Step::AssignSlots(task) => assign_slots(&mut connection, &task).await,
         Step::Meet(task) => meet(&mut connection, &task).await,
         Step::Replicate(task) => replicate(&mut connection, &task).await,
         Step::Forget(task) => forget(&mut connection, &task).await,
         Step::Failover(Failover {}) => failover(&mut connection).await,
-        Step::MoveSlots(_) | Step::CloseSlots(_) | Step::Takeover(_) | Step::StandDown(_) => {
-            Err(EngineError::Refused("this supervisor does not know the task yet".to_owned()))
-        }
+        Step::MoveSlots(task) => slots::move_slots(context, &task).await,
+        Step::CloseSlots(task) => slots::close_slots(context, &task).await,
+        Step::Takeover(Takeover {}) => takeover(&mut connection).await,
+        Step::StandDown(StandDown { on }) => stand_down(&mut connection, on).await,
     }
 }
 
@@ -129,6 +151,10 @@ async fn failover(connection: &mut MultiplexedConnection) -> Result<(), EngineEr
         ));
     }
     run(connection, &cluster("FAILOVER")).await?;
+    until_primary(connection, "CLUSTER FAILOVER").await
+}
+
+async fn until_primary(connection: &mut MultiplexedConnection, after: &str) -> Result<(), EngineError> {
     let deadline = Instant::now() + FAILOVER_DEADLINE;
     while Instant::now() < deadline {
         sleep(FAILOVER_POLL).await;
@@ -136,7 +162,32 @@ async fn failover(connection: &mut MultiplexedConnection) -> Result<(), EngineEr
             return Ok(());
         }
     }
-    Err(EngineError::Engine(format!("no primary {} s after CLUSTER FAILOVER", FAILOVER_DEADLINE.as_secs())))
+    Err(EngineError::Engine(format!("no primary {} s after {after}", FAILOVER_DEADLINE.as_secs())))
+}
+
+/// The link to the primary does not matter: that one is fenced, and this is the member that knows most.
+async fn takeover(connection: &mut MultiplexedConnection) -> Result<(), EngineError> {
+    let (own, _) = nodes(connection).await?;
+    match (own.is("master"), own.slots.is_empty()) {
+        (true, false) => Ok(()),
+        (true, true) => Err(EngineError::Refused(format!(
+            "node {} is a primary without slots: it has nothing to take over",
+            own.id
+        ))),
+        (false, _) => {
+            run(connection, cluster("FAILOVER").arg("TAKEOVER")).await?;
+            until_primary(connection, "CLUSTER FAILOVER TAKEOVER").await
+        }
+    }
+}
+
+async fn stand_down(connection: &mut MultiplexedConnection, on: bool) -> Result<(), EngineError> {
+    if on && role(connection).await? == Role::Primary {
+        return Err(EngineError::Refused("this node is a primary: only a replica can stand down".to_owned()));
+    }
+    let mut set = redis::cmd("CONFIG");
+    let value = if on { "yes" } else { "no" };
+    run(connection, set.arg("SET").arg("cluster-replica-no-failover").arg(value)).await
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -200,6 +251,15 @@ mod tests {
         assert!(missing_slots(&replica, &task).unwrap_err().to_string().contains("replica"));
         let beyond = AssignSlots { end: 16_384, ..task };
         assert!(missing_slots(&replica, &beyond).unwrap_err().to_string().contains("no range"));
+    }
+
+    #[test]
+    fn tasks_that_move_keys_have_more_time() {
+        let close = Step::CloseSlots(shardplane_proto::v1::valkey_task::CloseSlots::default());
+        assert_eq!(deadline(Some(&close)), slots::DEADLINE);
+        assert!(slots::DEADLINE > DEADLINE * 5);
+        assert_eq!(deadline(Some(&Step::Takeover(Takeover {}))), DEADLINE);
+        assert_eq!(deadline(None), DEADLINE);
     }
 
     #[test]

@@ -5,33 +5,48 @@
 use std::collections::BTreeMap;
 
 use prost::Message as _;
-use shardplane_proto::v1::{ValkeyDirective, ValkeyPeer, ValkeyReport, ValkeySlots};
+use shardplane_proto::v1::{
+    ValkeyDirective, ValkeyOpenSlot, ValkeyPeer, ValkeyReport, ValkeySlotMove, ValkeySlots,
+    valkey_open_slot::Direction,
+};
 
-use super::{control::Control, directives, parse};
+use super::{
+    control::Control,
+    directives,
+    parse::{self, Mark},
+    slots::Progress,
+};
 use crate::engine::{EngineError, Report};
 
+/// The directive with which a replica stands in no election.
+const NO_FAILOVER: &str = "cluster-replica-no-failover";
 /// A replica heard of so many seconds ago still counts.
 const GOOD_LAG: u64 = 10;
 
 /// Asks the engine. An error while it loads its data.
-pub async fn report(control: &Control, directives: &[ValkeyDirective]) -> Result<Report, EngineError> {
+pub async fn report(
+    control: &Control,
+    directives: &[ValkeyDirective],
+    progress: &Progress,
+) -> Result<Report, EngineError> {
     let mut question = redis::pipe();
     question.cmd("CLUSTER").arg("INFO");
     question.cmd("CLUSTER").arg("NODES");
     question.cmd("INFO").arg(&["server", "memory", "replication", "keyspace"]);
-    // At least one name: CONFIG GET without any is an error.
     question
         .cmd("CONFIG")
         .arg("GET")
-        .arg("port")
+        .arg(NO_FAILOVER)
         .arg(directives.iter().map(|d| d.name.as_str()).collect::<Vec<_>>());
     let (cluster, nodes, info, config): (String, String, String, BTreeMap<String, String>) =
         control.ask(&question).await?;
     let mut report = assemble(&cluster, &nodes, &info)
         .ok_or_else(|| EngineError::Engine("CLUSTER NODES does not list the node itself".to_owned()))?;
     report.unapplied_directives = directives::unapplied(directives, &config);
-    let message = report.encode_to_vec();
-    Ok(Report { message, meaning: meaning(report) })
+    report.stands_down = config.get(NO_FAILOVER).is_some_and(|value| value == "yes");
+    report.slot_move = progress.now();
+    let (message, live_copies) = (report.encode_to_vec(), report.good_replicas);
+    Ok(Report { message, meaning: meaning(report), live_copies })
 }
 
 /// The same report without what changes under normal load.
@@ -39,6 +54,9 @@ fn meaning(mut report: ValkeyReport) -> Vec<u8> {
     report.offset = 0;
     report.used_memory_bytes = 0;
     report.keys = 0;
+    // Of a move only what people should know at once; how far it is comes with the next report.
+    report.slot_move =
+        report.slot_move.map(|now| ValkeySlotMove { large_key: now.large_key, ..ValkeySlotMove::default() });
     report.encode_to_vec()
 }
 
@@ -60,6 +78,15 @@ fn assemble(cluster: &str, nodes: &str, info: &str) -> Option<ValkeyReport> {
         primary_node_id: node.primary_id,
         connected: node.connected,
         config_epoch: node.config_epoch,
+    };
+    // A replica has the marks of its primary, and can do nothing about them.
+    let marks = if is_replica { Vec::new() } else { own.open };
+    let open_slot = |(slot, mark)| ValkeyOpenSlot {
+        slot,
+        direction: Some(match mark {
+            Mark::MigratingTo(id) => Direction::MigratingTo(id),
+            Mark::ImportingFrom(id) => Direction::ImportingFrom(id),
+        }),
     };
     let version = match info.text("valkey_version") {
         "" => info.text("redis_version"),
@@ -83,6 +110,7 @@ fn assemble(cluster: &str, nodes: &str, info: &str) -> Option<ValkeyReport> {
         keys: info.keys(),
         unapplied_directives: Vec::new(),
         good_replicas: if is_replica { 0 } else { info.good_replicas(GOOD_LAG) },
+        open_slots: marks.into_iter().map(open_slot).collect(),
         role,
         ..ValkeyReport::default()
     })
@@ -111,6 +139,15 @@ mod tests {
         assert_eq!((report.version.as_str(), report.used_memory_bytes, report.keys), ("8.1.1", 2_910_200, 1));
         assert_eq!(report.peers[0].node_id, "0245661d4bf70a334e7ccc0054180439e256ba57");
         assert_eq!(report.peers.len(), 2);
+        assert!(report.open_slots.is_empty(), "its primary's marks");
+    }
+
+    #[test]
+    fn marks_of_a_primary_are_reported() {
+        let nodes = NODES.replace("myself,slave 6e731a511d84d1a3938221280d95474aa68545ca", "myself,master -");
+        let report = assemble(CLUSTER, &nodes, &INFO.replace("role:slave", "role:master")).unwrap();
+        let to = Direction::MigratingTo("0245661d4bf70a334e7ccc0054180439e256ba57".into());
+        assert_eq!(report.open_slots, [ValkeyOpenSlot { slot: 100, direction: Some(to) }]);
     }
 
     #[test]
