@@ -127,6 +127,13 @@ impl Guest {
         ip(&format!("link set {port} master br0 up"));
     }
 
+    /// Boots a guest and waits until it can be spoken to.
+    pub async fn boot_up(image: &Path, dir: &Path, number: u8) -> Self {
+        let guest = Self::boot(image, dir, number).await;
+        until("hello", || guest.said.lock().unwrap().hellos.first().cloned()).await;
+        guest
+    }
+
     /// Cuts the connection and listens anew, as an agent that restarts does.
     pub async fn restart_host(&mut self) {
         self.host.abort();
@@ -244,11 +251,18 @@ impl Guest {
     }
 }
 
-impl Drop for Guest {
-    fn drop(&mut self) {
+impl Guest {
+    /// The power goes.
+    pub fn die(&mut self) {
         self.host.abort();
         let _ = self.launcher.kill();
         let _ = self.launcher.wait();
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.die();
     }
 }
 

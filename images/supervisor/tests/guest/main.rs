@@ -15,7 +15,10 @@ use shardplane_proto::v1::{
     valkey_task::{AssignSlots, Failover, Forget, Meet, Replicate, Step},
 };
 
+mod client;
+mod cluster;
 mod host;
+mod slots;
 use host::{Guest, PASSWORD, client, config_of, ip, until};
 
 const INSIDE: &str = "SHARDPLANE_GUEST_TEST";

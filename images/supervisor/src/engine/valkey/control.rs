@@ -30,7 +30,7 @@ impl Control {
     pub fn new(config: &ValkeyConfig) -> Result<Self, EngineError> {
         let port = u16::try_from(config.port)
             .map_err(|_| EngineError::Refused(format!("port {} is too large", config.port)))?;
-        Ok(Self { client: client("127.0.0.1", port, &config.password)?, kept: Mutex::new(None) })
+        Ok(Self { client: client("127.0.0.1", port, Some(&config.password))?, kept: Mutex::new(None) })
     }
 
     /// A connection of its own; each answer may take `answer`.
@@ -64,11 +64,18 @@ pub async fn dial(
     answer: Duration,
 ) -> Result<MultiplexedConnection, EngineError> {
     let port = u16::try_from(port).map_err(|_| EngineError::Refused(format!("port {port} is too large")))?;
-    connect(&client(ip, port, password)?, answer).await
+    let mut connection = connect(&client(ip, port, None)?, answer).await?;
+    // Not left to the library, which has words of its own for what the engine says to a wrong password.
+    redis::cmd("AUTH").arg(password).exec_async(&mut connection).await.map_err(engine_error)?;
+    Ok(connection)
 }
 
-fn client(host: &str, port: u16, password: &str) -> Result<Client, EngineError> {
-    let settings = RedisConnectionInfo::default().set_password(password).set_skip_set_lib_name();
+fn client(host: &str, port: u16, password: Option<&str>) -> Result<Client, EngineError> {
+    let settings = RedisConnectionInfo::default().set_skip_set_lib_name();
+    let settings = match password {
+        Some(password) => settings.set_password(password),
+        None => settings,
+    };
     let info = (host, port).into_connection_info().map_err(engine_error)?.set_redis_settings(settings);
     Client::open(info).map_err(engine_error)
 }

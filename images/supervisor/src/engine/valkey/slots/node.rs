@@ -106,17 +106,16 @@ impl Node {
 
     /// SETSLOT. NOREPLICAS is an error although replicas may have followed.
     pub async fn set(&mut self, slot: u32, to: Slot<'_>) -> Result<(), EngineError> {
-        let mut command = redis::cmd("CLUSTER");
-        command.arg("SETSLOT").arg(slot);
-        let state = match to {
-            Slot::Migrating(id) => command.arg("MIGRATING").arg(id),
-            Slot::Importing(id) => command.arg("IMPORTING").arg(id),
-            Slot::Owned(id) => command.arg("NODE").arg(id),
-            Slot::Stable => command.arg("STABLE"),
+        let (state, id) = match to {
+            Slot::Migrating(id) => ("MIGRATING", Some(id)),
+            Slot::Importing(id) => ("IMPORTING", Some(id)),
+            Slot::Owned(id) => ("NODE", Some(id)),
+            Slot::Stable => ("STABLE", None),
         };
         let timeout = u64::try_from(REPLICAS.as_millis()).unwrap_or(u64::MAX);
-        state.arg("TIMEOUT").arg(timeout);
-        self.ask(&format!("CLUSTER SETSLOT {slot} {to:?}"), &command).await
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("SETSLOT").arg(slot).arg(state).arg(id).arg("TIMEOUT").arg(timeout);
+        self.ask(&format!("CLUSTER SETSLOT {slot} {state}"), &command).await
     }
 
     /// How many keys it has in a slot.
