@@ -40,6 +40,7 @@ impl Family {
             }
             ([verb], &Method::POST) if verb.ends_with(":plan") => Family::Operator,
             ([_, _, "placement"], _) => Family::Operator,
+            ([.., last], &Method::GET) if last.ends_with(":watch") => Family::Operator,
             (_, &Method::PUT | &Method::DELETE) => Family::Change,
             ([_, "get-by-labels"], _) => Family::List,
             ([_, "request", ..], _) => Family::Poll,
@@ -156,6 +157,8 @@ mod tests {
             (Method::POST, "/api/v1/cli", Family::CommandLine),
             (Method::GET, "/api/v1/operations/x", Family::Operator),
             (Method::POST, "/api/v1/valkey:plan", Family::Operator),
+            (Method::GET, "/api/v1/valkey/x:watch", Family::Operator),
+            (Method::GET, "/api/v1/valkey:watch", Family::Operator),
             (Method::GET, "/api/v1/racks/r:plan", Family::Operator),
             (Method::GET, "/api/v1/valkey/x/placement", Family::Operator),
             (Method::GET, "/", Family::Operator),

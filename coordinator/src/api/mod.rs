@@ -15,6 +15,7 @@ mod openapi;
 mod rest;
 pub mod store;
 mod verbs;
+mod watching;
 
 #[cfg(test)]
 mod fake;

@@ -3,7 +3,6 @@
 
 mod operator;
 mod resources;
-mod watching;
 
 use axum::Router;
 use shardplane_model::state::Scope;

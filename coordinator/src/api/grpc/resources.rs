@@ -1,12 +1,16 @@
 //! The Resources service. In: the messages of the public resources. Out: as the REST verbs of the same names.
 
+use futures::{StreamExt as _, stream::BoxStream};
 use shardplane_model::{refusal::Violation, resource::Outcome, state::Scope, view::API_VERSION};
 use shardplane_proto::v1;
 use tonic::{Request, Response, Status};
 
 use super::{
-    super::{Api, rest, verbs},
-    enter, watching,
+    super::{
+        Api, rest, verbs,
+        watching::{self, Filter},
+    },
+    enter,
 };
 
 /// The service over an API.
@@ -76,13 +80,15 @@ impl v1::resources_server::Resources for Resources {
         }))
     }
 
-    type WatchStream = watching::Events;
+    type WatchStream = BoxStream<'static, Result<v1::WatchEvent, Status>>;
 
-    async fn watch(&self, request: Request<v1::ListRequest>) -> Answer<watching::Events> {
+    async fn watch(&self, request: Request<v1::ListRequest>) -> Answer<Self::WatchStream> {
         let session = enter(&self.0, request.metadata(), &[Scope::Read]).await?;
         let asked = request.into_inner();
         let kind = rest::kind(&asked.r#type)?;
-        Ok(Response::new(watching::start(session, kind, asked.labels.into_iter().collect())))
+        let filter = Filter { labels: asked.labels.into_iter().collect(), id: None };
+        let events = watching::start(session, kind, filter);
+        Ok(Response::new(events.map(|event| event.map_err(Status::from)).boxed()))
     }
 }
 

@@ -57,6 +57,15 @@ fn public(kind: Kind, paths: &mut Vec<(String, Node)>) {
     let delete = operation(&format!("delete{name}"), &format!("Delete a {name}"), "ChangeResponse")
         .parameters(vec![id()]);
     paths.push((format!("{path}/{{id}}"), Node::object([("get", read.0), ("delete", delete.0)])));
+    let watch = |id: &str, what: &str, place: Option<Node>| {
+        let span =
+            parameter("query", "timeoutSeconds", "integer", "When the watch ends; 1 to 3600, default 600.");
+        let text = format!("{what} at once, then each change, as lines of JSON");
+        let operation = operation(id, &text, "ResourceEvent");
+        Node::object([("get", operation.parameters(place.into_iter().chain([span]).collect()).0)])
+    };
+    paths.push((format!("{path}:watch"), watch(&format!("watchAll{name}"), "All", None)));
+    paths.push((format!("{path}/{{id}}:watch"), watch(&format!("watch{name}"), "The resource", Some(id()))));
     if matches!(kind, Kind::Cluster(_)) {
         let explain =
             operation(&format!("explain{name}Placement"), "Why each instance is where it is", "Explanation")

@@ -67,6 +67,8 @@ pub fn all() -> Node {
     schemas.insert("PollResponse".to_owned(), envelope(poll, error(Family::Poll)));
     schemas.insert("Problem".to_owned(), envelope([], error(Family::Operator)));
     schemas.extend(command_line());
+    let event = [("resource", nullable("object")), ("deleted", typed("boolean")), ("id", typed("string"))];
+    schemas.insert("ResourceEvent".to_owned(), envelope(event, []));
     for kind in Kind::all() {
         let resource = Node::object([(
             "oneOf",

@@ -7,6 +7,7 @@ mod operator;
 mod poll;
 mod read;
 mod tokens;
+mod watch;
 
 use axum::{
     Router,
@@ -45,7 +46,7 @@ pub fn led(api: &Api) -> Router {
         .route("/api/v1/racks/{*rack}", get(hosts::plan_rack))
         .route("/api/v1/tokens", get(tokens::list).post(tokens::create))
         .route("/api/v1/tokens/{id}", delete(tokens::revoke))
-        .route("/api/v1/{type}", put(change::put).post(change::plan))
+        .route("/api/v1/{type}", put(change::put).post(change::plan).get(watch::all))
         .route("/api/v1/{type}/get-by-labels", get(list::list))
         .route("/api/v1/{type}/request/{request}", get(poll::poll))
         .route("/api/v1/{type}/{id}", get(read::read).delete(change::delete))

@@ -14,15 +14,18 @@ use super::{
         json::{self, Node},
         verbs,
     },
-    kind,
+    kind, watch,
 };
 
-/// `GET /api/v1/<type>/<id>`
+/// `GET /api/v1/<type>/<id>`, and with `:watch` what changes of it
 pub async fn read(
     State(api): State<Api>,
     Path((path, id)): Path<(String, String)>,
     request: Request,
 ) -> Response {
+    if let Some(id) = id.strip_suffix(":watch") {
+        return watch::one(&api, &path, Some(id), request).await;
+    }
     match run(&api, &path, &id, auth::bearer(request.headers())).await {
         Ok(resource) => success([("resource", resource)]),
         Err(problem) => Family::Read.refuse(&problem),

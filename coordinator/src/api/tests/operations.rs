@@ -293,3 +293,45 @@ async fn capacity_is_shown_by_host_rack_and_zone() {
     let json = asking.kc("get capacity -o json", None).await;
     assert!(text(&json, &["stdout"]).contains("\"free\""), "{json:?}");
 }
+
+#[tokio::test]
+async fn a_watch_by_rest_tells_what_is_there_and_what_changes_line_by_line() {
+    use futures::StreamExt as _;
+    let asking = Asking::new();
+    let id = "01k0000000000000000000000v";
+    let put = async |name: &str| {
+        let body = format!(r#"{{"metadata":{{"id":"{id}","name":"{name}"}}}}"#);
+        asking.as_admin("PUT", "/api/v1/vpc", &body).await
+    };
+    put("a").await;
+    for (path, code, part) in [
+        (format!("/api/v1/vpc/{id}:watch?timeoutSeconds=0"), 400, "allowed is 1 to 3600"),
+        (format!("/api/v1/vpc/{id}:watch?timeoutSeconds=x"), 400, "allowed is 1 to 3600"),
+        ("/api/v1/vpc/01k0000000000000000000000w:watch".to_owned(), 422, "there is no Vpc"),
+        ("/api/v1/nothing:watch".to_owned(), 422, "there is no resource type"),
+        ("/api/v1/vpc".to_owned(), 400, "/api/v1/vpc:watch tells changes"),
+    ] {
+        let (status, answer) = asking.as_admin("GET", &path, "").await;
+        assert_eq!(status.as_u16(), code, "{path} {answer:?}");
+        assert!(text(&answer, &["errorMessage"]).contains(part), "{path} {answer:?}");
+    }
+    let request = Request::get(format!("/api/v1/vpc/{id}:watch"))
+        .header("authorization", format!("Bearer {}", asking.token))
+        .body(Body::empty())
+        .unwrap();
+    let response = asking.router.clone().oneshot(request).await.unwrap();
+    assert_eq!(response.headers()["content-type"], "application/x-ndjson");
+    let mut lines = response.into_body().into_data_stream();
+    let mut next = async || {
+        let soon = std::time::Duration::from_secs(10);
+        let line = tokio::time::timeout(soon, lines.next()).await.unwrap();
+        line.map(|line| serde_json::from_slice::<Node>(&line.unwrap()).unwrap())
+    };
+    assert_eq!(text(&next().await.unwrap(), &["resource", "metadata", "name"]), "a");
+    put("b").await;
+    assert_eq!(text(&next().await.unwrap(), &["resource", "metadata", "name"]), "b");
+    asking.as_admin("DELETE", &format!("/api/v1/vpc/{id}"), "").await;
+    let gone = next().await.unwrap();
+    assert_eq!((gone.get("deleted"), gone.get("resource")), (Some(&Node::Bool(true)), Some(&Node::Null)));
+    assert!(next().await.is_none(), "a watch of one ends with it");
+}

@@ -58,7 +58,8 @@ fn comes_out_as_planned(world: &mut World, id: ResourceId, shards: usize, replic
     assert_eq!(goes, went, "{planned:#?}");
     let mut new: Vec<HostId> = with(Fate::New).map(|i| i.host).collect();
     let mut came: Vec<HostId> = now.difference(&old).map(|(_, host)| *host).collect();
-    (new.sort(), came.sort());
+    new.sort();
+    came.sort();
     assert_eq!(new, came, "{planned:#?}");
     let status = world.status(id);
     assert_eq!(planned.outlook.anti_affinity_ok, status.anti_affinity_ok, "{planned:#?}");

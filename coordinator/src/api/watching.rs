@@ -1,6 +1,6 @@
-//! Watching resources. In: a type, label patterns, and a caller who was let in. Out: every matching resource once, then each that looks
+//! Watching resources, for gRPC and REST. In: a type, what to look at, and a caller who was let in. Out: every matching resource once, then each that looks
 //! different, status included, and those that went. Changes that come faster than the watcher reads are drawn together; the
-//! stream ends with UNAVAILABLE when this member no longer leads, and the watcher begins anew elsewhere.
+//! stream ends with `Unavailable` when this member no longer leads, and the watcher begins anew elsewhere.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,9 +10,8 @@ use shardplane_model::{resource::Kind, state::Scope};
 use shardplane_proto::{ids::ResourceId, v1};
 use tokio::{sync::mpsc, time::sleep};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Status;
 
-use super::super::{
+use super::{
     errors::{Problem, Trouble},
     rest,
     store::Standing,
@@ -20,7 +19,16 @@ use super::super::{
 };
 
 /// The stream of a watcher.
-pub type Events = ReceiverStream<Result<v1::WatchEvent, Status>>;
+pub type Events = ReceiverStream<Result<v1::WatchEvent, Problem>>;
+
+/// What to look at.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Label patterns that all match.
+    pub labels: Vec<(String, String)>,
+    /// One resource alone; the watch ends when it is gone.
+    pub id: Option<ResourceId>,
+}
 
 /// Events that may wait for a slow watcher; then the watch itself waits.
 const QUEUE: usize = 64;
@@ -32,13 +40,13 @@ const TOGETHER: Duration = Duration::from_millis(100);
 type Told = BTreeMap<ResourceId, [u8; 32]>;
 
 /// Starts a watch; it ends when the watcher goes or this member stops leading.
-pub fn start(session: Session, kind: Kind, labels: Vec<(String, String)>) -> Events {
+pub fn start(session: Session, kind: Kind, filter: Filter) -> Events {
     let (sender, receiver) = mpsc::channel(QUEUE);
     tokio::spawn(async move {
-        let why = run(session, kind, &labels, &sender).await;
+        let why = run(session, kind, &filter, &sender).await;
         if let Some(problem) = why {
             // Nobody is left to tell when this fails.
-            let _ = sender.send(Err(problem.grpc())).await;
+            let _ = sender.send(Err(problem)).await;
         }
     });
     ReceiverStream::new(receiver)
@@ -48,8 +56,8 @@ pub fn start(session: Session, kind: Kind, labels: Vec<(String, String)>) -> Eve
 async fn run(
     mut session: Session,
     kind: Kind,
-    labels: &[(String, String)],
-    sender: &mpsc::Sender<Result<v1::WatchEvent, Status>>,
+    filter: &Filter,
+    sender: &mpsc::Sender<Result<v1::WatchEvent, Problem>>,
 ) -> Option<Problem> {
     let mut standing = session.api.store.standing();
     let mut applied = session.api.store.applied();
@@ -69,8 +77,9 @@ async fn run(
         if token.is_none_or(|token| !token.scopes.contains(&Scope::Read)) {
             return Some(Problem::new(Trouble::Unauthenticated, "the token of this watch was taken back"));
         }
-        for event in changes(&session, kind, labels, &mut told) {
-            if sender.send(Ok(event)).await.is_err() {
+        for event in changes(&session, kind, filter, &mut told) {
+            let over = event.deleted && filter.id.is_some();
+            if sender.send(Ok(event)).await.is_err() || over {
                 return None;
             }
         }
@@ -88,16 +97,13 @@ async fn run(
 }
 
 /// What looks different from what the watcher was told.
-fn changes(
-    session: &Session,
-    kind: Kind,
-    labels: &[(String, String)],
-    told: &mut Told,
-) -> Vec<v1::WatchEvent> {
+fn changes(session: &Session, kind: Kind, filter: &Filter, told: &mut Told) -> Vec<v1::WatchEvent> {
     let mut events = Vec::new();
     let mut now = Told::new();
     for (id, resource) in &session.state.resources {
-        if resource.kind() != kind || !rest::labels_match(&resource.metadata.labels, labels) {
+        let asked = filter.id.is_none_or(|wanted| wanted == *id);
+        if !asked || resource.kind() != kind || !rest::labels_match(&resource.metadata.labels, &filter.labels)
+        {
             continue;
         }
         let message = session.without_secrets(resource);
