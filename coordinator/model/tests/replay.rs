@@ -94,6 +94,7 @@ fn log() -> Vec<Entry> {
         replaces: None,
         created: Timestamp(1),
         fact: None,
+        moved: None,
     };
     let fact = valkey::facts::ValkeyFact {
         stands_down: false,

@@ -72,6 +72,7 @@ impl Step<'_> {
         if host.cordon.take().is_none() {
             return Ok(Applied::Unchanged);
         }
+        self.disturb();
         let message = format!("host {name} gets instances again, says {}", by.name);
         self.event(Severity::Normal, "HostUncordoned", format!("host/{id}"), message);
         Ok(Applied::Changed)
@@ -94,6 +95,7 @@ impl Step<'_> {
             return Ok(Applied::Changed);
         }
         host.cordon = None;
+        self.disturb();
         let message = format!("host {name} gets instances again: its cordon was made to end now");
         self.event(Severity::Normal, "HostUncordoned", format!("host/{id}"), message);
         Ok(Applied::Changed)

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use shardplane_proto::ids::{ClusterId, InstanceId, RequestId, ResourceId};
+use shardplane_proto::ids::{ClusterId, HostId, InstanceId, RequestId, ResourceId};
 
 use super::Step;
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     engine::ClusterSpec,
     refusal::Refusal,
     resource::{ChangeKind, Outcome},
-    state::{Footprint, Instance, OperationState, Presence, Severity, State, Task, TaskState},
+    state::{Footprint, Host, OperationKind, OperationState, Presence, Severity, State, Task, TaskState},
 };
 
 impl Step<'_> {
@@ -59,18 +59,7 @@ impl Step<'_> {
                 self.event(Severity::Warning, "HostLost", subject, message.clone());
                 Ok(Applied::Changed)
             }
-            Decision::HostFound { host } => {
-                let Some(host) =
-                    self.state.hosts.get_mut(host).filter(|host| host.presence != Presence::Present)
-                else {
-                    return Ok(Applied::Unchanged);
-                };
-                host.presence = Presence::Present;
-                let (subject, message) =
-                    (format!("host/{}", host.id), format!("host {} is heard again", host.facts.name));
-                self.event(Severity::Normal, "HostBack", subject, message);
-                Ok(Applied::Changed)
-            }
+            Decision::HostFound { host } => self.host_found(*host),
             Decision::EndOperation { operation, error } => {
                 let now = self.state.now;
                 let running =
@@ -84,6 +73,16 @@ impl Step<'_> {
                 Ok(Applied::Changed)
             }
         }
+    }
+
+    fn host_found(&mut self, id: HostId) -> Result<Applied, Refusal> {
+        let lost = |host: &&mut Host| host.presence != Presence::Present;
+        let Some(host) = self.state.hosts.get_mut(&id).filter(lost) else { return Ok(Applied::Unchanged) };
+        host.presence = Presence::Present;
+        let message = format!("host {} is heard again", host.facts.name);
+        self.disturb();
+        self.event(Severity::Normal, "HostBack", format!("host/{id}"), message);
+        Ok(Applied::Changed)
     }
 
     /// The spec of a cluster that is not being deleted.
@@ -116,6 +115,9 @@ impl Step<'_> {
         for replaced in retire.iter().filter(|replaced| replaced.cause == ReplaceCause::CannotRun) {
             self.note_move(cluster);
             self.note_bad_host(cluster, replaced.instance);
+        }
+        if operation.kind != OperationKind::Move {
+            self.disturb_cluster(cluster);
         }
         self.touch_cluster(cluster);
         for Reservation { instance, .. } in reservations {
@@ -231,68 +233,6 @@ impl Step<'_> {
             started = true;
         }
         Ok(if started { Applied::Changed } else { Applied::Unchanged })
-    }
-
-    /// A group keeps at least one member that is wanted, on a present host, and, once the cluster has served, known to the log.
-    pub(super) fn not_the_last(&self, cluster: ClusterId, leaving: &[InstanceId]) -> Result<(), Refusal> {
-        let formed = self.state.clusters.get(&cluster).is_some_and(|cluster| cluster.formed);
-        let present =
-            |host| self.state.hosts.get(host).is_some_and(|host| host.presence == Presence::Present);
-        for instance in leaving.iter().filter_map(|id| self.state.instances.get(id)) {
-            let stays = self.state.instances_of(cluster).any(|other| {
-                other.group == instance.group
-                    && other.wanted()
-                    && !leaving.contains(&other.id)
-                    && present(&other.host)
-                    && (other.fact.is_some() || !formed)
-            });
-            if !stays {
-                return Err(Refusal::outdated(format!("instance {} is the last of its shard", instance.id)));
-            }
-        }
-        Ok(())
-    }
-
-    /// Nobody leaves a present host as the primary of its shard, as far as the log knows.
-    fn not_a_primary(&self, cluster: ClusterId, leaving: &[InstanceId]) -> Result<(), Refusal> {
-        let fact = |instance: &Instance| instance.fact.clone().map(|(_, fact)| fact);
-        let present =
-            |host| self.state.hosts.get(host).is_some_and(|host| host.presence == Presence::Present);
-        for instance in leaving.iter().filter_map(|id| self.state.instances.get(id)) {
-            let Some(claim) = fact(instance).filter(|f| f.claims_primary() && present(&instance.host)) else {
-                continue;
-            };
-            let succeeded = self.state.instances_of(cluster).any(|other| {
-                let successor =
-                    other.group == instance.group && other.wanted() && !leaving.contains(&other.id);
-                successor && fact(other).is_some_and(|theirs| theirs.outranks(&claim))
-            });
-            if !succeeded {
-                return Err(Refusal::outdated(format!(
-                    "instance {} is the primary of its shard",
-                    instance.id
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    /// A follower leaves a shard that goes on only when the log knows that it wins no election on its way out.
-    fn stand_down(&self, cluster: ClusterId, leaving: &[InstanceId]) -> Result<(), Refusal> {
-        let present =
-            |host| self.state.hosts.get(host).is_some_and(|host| host.presence == Presence::Present);
-        for instance in leaving.iter().filter_map(|id| self.state.instances.get(id)) {
-            let may_win = instance.fact.as_ref().is_some_and(|(_, fact)| fact.stands());
-            let goes_on = self
-                .state
-                .instances_of(cluster)
-                .any(|i| i.group == instance.group && i.wanted() && !leaving.contains(&i.id));
-            if may_win && goes_on && present(&instance.host) {
-                let id = instance.id;
-                return Err(Refusal::outdated(format!("instance {id} may still become a primary")));
-            }
-        }
-        Ok(())
     }
 
     fn formed(&mut self, id: ClusterId) -> Result<Applied, Refusal> {

@@ -3,6 +3,7 @@
 
 mod cordon;
 mod decide;
+mod leave;
 mod notice;
 mod operations;
 mod prune;
@@ -130,7 +131,7 @@ impl Step<'_> {
         let generation = Generation(self.index);
         let known = self.state.clusters.get_mut(&id);
         match known {
-            Some(cluster) => cluster.config_generation = generation,
+            Some(cluster) => (cluster.config_generation, cluster.disturbed) = (generation, generation),
             None => {
                 let cluster = Cluster {
                     engine,
@@ -140,6 +141,7 @@ impl Step<'_> {
                     config_generation: generation,
                     last_move: None,
                     bad_hosts: Vec::new(),
+                    disturbed: generation,
                 };
                 self.state.clusters.insert(id, cluster);
             }

@@ -7,7 +7,8 @@ use super::Step;
 use crate::{
     command::{Applied, Notice},
     engine::Fact,
-    state::{Host, HostFacts, Presence, Severity},
+    resource::Resource,
+    state::{Host, HostFacts, Operation, OperationKind, OperationState, Presence, Severity},
 };
 
 impl Step<'_> {
@@ -37,11 +38,15 @@ impl Step<'_> {
                 cordon: None,
             };
             self.state.hosts.insert(id, host);
+            self.disturb();
             self.event(Severity::Normal, "HostJoined", subject, format!("host {} joined", facts.name));
             return Applied::Changed;
         };
         if host.presence == Presence::Present && host.facts == *facts {
             return Applied::Unchanged;
+        }
+        if host.presence != Presence::Present || host.facts.holds_other_than(facts) {
+            self.disturb();
         }
         match host.presence {
             Presence::Lost { since } => {
@@ -110,6 +115,15 @@ impl Step<'_> {
             self.touch_cluster(cluster);
         }
         let formed = self.state.clusters.get(&cluster).is_some_and(|cluster| cluster.formed);
+        let kinds = [OperationKind::Move, OperationKind::Switchover];
+        let ours = |o: &&Operation| {
+            o.cluster == cluster && kinds.contains(&o.kind) && o.state == OperationState::Running
+        };
+        let took_over =
+            fact.claims_primary() && !before.as_ref().is_some_and(|before| before.claims_primary());
+        if took_over && self.state.operations.values().find(ours).is_none() {
+            self.disturb_cluster(cluster);
+        }
         if formed && fact.claims_primary() && !before.is_some_and(|before| before.claims_primary()) {
             let message = format!("instance {id} is now a primary of shard {group}");
             self.event(Severity::Warning, "PrimaryChanged", format!("cluster/{cluster}"), message);
@@ -127,6 +141,12 @@ impl Step<'_> {
         self.touch_cluster(instance.cluster);
         self.touched.insert(host);
         self.state.instances.remove(&id);
+        // What a move leaves behind is no cause for the next one.
+        let deleted =
+            self.state.resources.get(&ResourceId::from(instance.cluster)).is_none_or(Resource::deleting);
+        if deleted || instance.surplus() {
+            self.disturb();
+        }
         if let Some(cluster) = self.state.clusters.get_mut(&instance.cluster) {
             cluster.instances.retain(|member| *member != id);
         }

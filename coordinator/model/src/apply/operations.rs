@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use shardplane_proto::ids::{ClusterId, InstanceId, OperationId, TaskId};
+use shardplane_proto::ids::{ClusterId, Generation, InstanceId, OperationId, TaskId};
 
 use super::Step;
 use crate::{
@@ -39,6 +39,19 @@ impl Step<'_> {
             | OperationKind::Reshard
             | OperationKind::Rollout
             | OperationKind::Takeover => {}
+        }
+    }
+
+    /// Hosts or what is free on them changed: members may be moved for it.
+    pub(super) fn disturb(&mut self) {
+        self.state.disturbed = Generation(self.index);
+    }
+
+    /// The cluster changed by something that is no move: its members may be moved for it.
+    pub(super) fn disturb_cluster(&mut self, cluster: ClusterId) {
+        let index = Generation(self.index);
+        if let Some(cluster) = self.state.clusters.get_mut(&cluster) {
+            cluster.disturbed = index;
         }
     }
 

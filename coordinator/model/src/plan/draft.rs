@@ -33,7 +33,14 @@ pub struct Draft<'a> {
     missing: Vec<&'a str>,
     promised: OrdMap<HostId, Footprint>,
     taken: OrdSet<(ResourceId, Ipv4Addr)>,
+    /// How many more copies of data may begin only to move a member.
+    moves_left: usize,
 }
+
+/// That many members may be moved at once in an installation without hosts, and one more for every eight hosts: each move copies a
+/// whole data set over the network that clients use, and a repair may need it meanwhile.
+const MOVES_AT_ONCE: usize = 4;
+const HOSTS_A_MOVE: usize = 8;
 
 impl<'a> Draft<'a> {
     /// What is free now. Only hosts that are present, heard and not cordoned are open for new instances.
@@ -53,6 +60,11 @@ impl<'a> Draft<'a> {
             open: state.hosts.values().filter(open).map(|host| host.id).collect(),
             promised,
             taken: state.instances.values().map(|i| (i.subnet, i.ipv4)).collect(),
+            moves_left: {
+                let hosts = state.hosts.values().filter(|host| host.presence == Presence::Present).count();
+                let moving = state.instances.values().filter(|i| i.wanted() && i.replaces.is_some()).count();
+                (MOVES_AT_ONCE + hosts / HOSTS_A_MOVE).saturating_sub(moving)
+            },
         }
     }
 
@@ -116,6 +128,21 @@ impl<'a> Draft<'a> {
         let address = cidr.usable().find(free)?;
         self.taken.insert((subnet, address));
         Some(address)
+    }
+
+    /// Whether another member may be moved now; a move that begins counts at once.
+    pub fn may_move(&self) -> bool {
+        self.moves_left > 0
+    }
+
+    /// A move begins.
+    pub fn begin_move(&mut self) {
+        self.moves_left = self.moves_left.saturating_sub(1);
+    }
+
+    /// Whether an open host has another name of this kind than `name`, for racks and zones.
+    pub fn open_elsewhere(&self, of: fn(&Host) -> &str, name: &str) -> bool {
+        self.open_hosts().any(|host| of(host) != name)
     }
 
     /// Steps from one host to another in the ring of ids.

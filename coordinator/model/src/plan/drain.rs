@@ -80,8 +80,17 @@ pub(super) fn plan(turn: &mut Turn<'_, '_, '_>) -> bool {
         let id = member.instance.id;
         let primary = view.roles().contains(&(id, Role::Primary));
         let seats = seats(view, &[id]);
-        match way(turn.state, view, turn.draft, seats, (member, primary), force, turn.ids) {
+        // What is not begun takes no room.
+        let mut draft = turn.draft.clone();
+        match way(turn.state, view, &mut draft, seats, (member, primary), force, turn.ids) {
+            Ok(Way::Move(_)) if !turn.draft.may_move() => {
+                let text = "is moved when fewer others are on the move in the installation";
+                turn.plan.wait(turn.id, format!("instance {id} on host {host} {text}"));
+                return true;
+            }
             Ok(Way::Move(reservations)) => {
+                *turn.draft = draft;
+                turn.draft.begin_move();
                 let cause = format!("host {host} is drained: replaces instance {}", member.instance.id);
                 let operation = turn.operation(OperationKind::Move, cause);
                 let (cluster, retire) = (turn.id, Vec::new());

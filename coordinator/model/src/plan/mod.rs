@@ -3,6 +3,7 @@
 //! something changed; it acts on nothing itself.
 
 mod cluster;
+mod cost;
 mod draft;
 mod drain;
 mod explain;

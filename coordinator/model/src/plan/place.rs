@@ -117,6 +117,7 @@ pub fn fill(
             replaces: vacancy.replaces,
             created: view.now,
             fact: None,
+            moved: None,
         };
         reservations.push(Reservation { instance, own_group_on_host: best.own_group_on_host });
     }

@@ -1,25 +1,30 @@
 //! Keeping the spread. In: a whole cluster whose spread is worse than it could be. Out: one switchover or one move at a time, never
 //! within [`REST`] of the last one. A replica moves by making the new one first; a primary moves by switching over to a replica.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use shardplane_proto::ids::{GroupId, HostId, InstanceId, TaskId};
 
 use super::{
     cluster::{Then, Turn},
+    cost::{Cost, cost},
+    draft::{Draft, Seat},
     leave::{Leave, may_succeed},
     place::{self, Vacancy, choose},
+    tasks,
 };
 use crate::{
     command::{Decision, NewTask},
     engine::{Member, Role, Step},
-    state::OperationKind,
+    state::{Aim, Host, Moved, OperationKind},
     time::Millis,
     view::spread::most_primaries_on_a_host,
 };
 
 /// Between two moves of one cluster: reports show what the last one did, and clients find their new primaries.
 pub(super) const REST: Millis = Millis::seconds(15);
+/// Between two tries of a switch-over that the engine refuses.
+const LONGEST_REST: Millis = Millis::seconds(1800);
 
 impl Turn<'_, '_, '_> {
     /// A member that was made to replace another is in sync: the old one goes, after a switchover when it is a primary.
@@ -75,154 +80,269 @@ impl Turn<'_, '_, '_> {
             tasks: vec![task],
         });
     }
+
+    /// Whether a switch-over to this replica that failed lately has rested: longer each time.
+    fn rested(&mut self, heir: InstanceId) -> bool {
+        let step = self.view.switchover(heir);
+        let Some((ended, failures)) = tasks::failures(self.state, self.id, &step) else { return true };
+        let rest = Millis((REST.0 << failures.min(16)).min(LONGEST_REST.0));
+        self.plan.again_after(ended, rest);
+        self.view.now.since(ended) >= rest
+    }
 }
 
+/// The members with their seats.
 struct Placed<'v> {
-    members: Vec<(&'v Member<'v>, Role)>,
+    members: Vec<(&'v Member<'v>, Seat)>,
+    groups: usize,
 }
 
-impl Placed<'_> {
+impl<'v> Placed<'v> {
+    fn of(turn: &Turn<'_, 'v, '_>) -> Self {
+        let primaries: BTreeSet<InstanceId> = turn
+            .view
+            .roles()
+            .into_iter()
+            .filter(|(_, role)| *role == Role::Primary)
+            .map(|(id, _)| id)
+            .collect();
+        let seat = |m: &Member<'_>| Seat {
+            group: m.instance.group,
+            host: m.instance.host,
+            primary: primaries.contains(&m.instance.id),
+        };
+        Self { members: turn.view.wanted().map(|m| (m, seat(m))).collect(), groups: turn.view.groups.len() }
+    }
+
+    /// All seats, as they would be after `change`.
+    fn seats(&self, change: impl Fn(&Member<'_>, &mut Seat)) -> Vec<Seat> {
+        let changed = |(member, seat): &(&Member<'_>, Seat)| {
+            let mut seat = *seat;
+            change(member, &mut seat);
+            seat
+        };
+        self.members.iter().map(changed).collect()
+    }
+
+    fn without(&self, id: InstanceId) -> Vec<Seat> {
+        self.members.iter().filter(|(m, _)| m.instance.id != id).map(|(_, seat)| *seat).collect()
+    }
+
+    fn cost(&self, draft: &Draft<'_>) -> Cost {
+        cost(draft, &self.seats(|_, _| {}), self.groups)
+    }
+
+    /// The cost when `heir` leads its group.
+    fn cost_led_by(&self, draft: &Draft<'_>, heir: &Member<'_>) -> Cost {
+        let led = self.seats(|member, seat| {
+            if seat.group == heir.instance.group {
+                seat.primary = member.instance.id == heir.instance.id;
+            }
+        });
+        cost(draft, &led, self.groups)
+    }
+
+    fn replicas(&self) -> impl Iterator<Item = &'v Member<'v>> {
+        self.members.iter().filter(|(_, seat)| !seat.primary).map(|(m, _)| *m)
+    }
+
     fn primaries_on(&self, host: HostId) -> usize {
-        self.members.iter().filter(|(m, role)| *role == Role::Primary && m.instance.host == host).count()
+        self.members.iter().filter(|(_, seat)| seat.primary && seat.host == host).count()
     }
 
-    fn replicas_of(&self, group: GroupId) -> impl Iterator<Item = &Member<'_>> {
-        self.members
-            .iter()
-            .filter(move |(m, role)| m.instance.group == group && *role != Role::Primary)
-            .map(|(m, _)| *m)
+    /// How many members of its group, itself included, are where `of` says that this one is.
+    fn beside(&self, draft: &Draft<'_>, member: &Member<'_>, of: fn(&Host) -> &str) -> usize {
+        let name = |host: HostId| draft.host(host).map(of).unwrap_or_default();
+        let mine = name(member.instance.host);
+        let own = self.members.iter().filter(|(_, seat)| seat.group == member.instance.group);
+        if mine.is_empty() { 0 } else { own.filter(|(_, seat)| name(seat.host) == mine).count() }
     }
 }
 
+/// The cheapest step that improves the most important of what can be improved; nothing when there is none.
 pub(super) fn plan(turn: &mut Turn<'_, '_, '_>) -> Then {
+    let placed = Placed::of(turn);
+    let now = placed.cost(turn.draft);
+    if now == Cost::default() {
+        return Then::Stop;
+    }
     if let Some(last) = turn.view.cluster.last_move
         && turn.view.now.since(last) < REST
     {
         turn.plan.again_after(last, REST);
         return Then::Stop;
     }
-    let roles: BTreeMap<_, _> = turn.view.roles().into_iter().collect();
-    let view = turn.view;
-    let placed = Placed {
-        members: view
-            .wanted()
-            .map(|m| (m, roles.get(&m.instance.id).copied().unwrap_or(Role::Unknown)))
-            .collect(),
-    };
-    if let Some((replica, why)) = crowded(&placed) {
-        let (group, not_on) = (replica.instance.group, vec![replica.instance.host]);
-        return move_replica(turn, replica.instance.id, group, not_on, 0, &why);
+    let even = switchover(turn, &placed, &now);
+    if let Some((heir, after)) = &even
+        && (after.beside_primary, after.too_many_primaries) < (now.beside_primary, now.too_many_primaries)
+    {
+        let cause = "its shard's primary shares a host with a replica, or its host holds too many primaries";
+        turn.switch_over(*heir, cause.to_owned());
+        return Then::Stop;
     }
-    majority(turn, &placed)
+    let before = turn.plan.propose.len();
+    apart(turn, &placed, &now, Aim::Hosts);
+    if turn.plan.propose.len() == before && now.too_many_primaries > 0 {
+        majority(turn, &placed);
+    }
+    if turn.plan.propose.len() == before {
+        apart(turn, &placed, &now, Aim::Racks);
+    }
+    if turn.plan.propose.len() == before
+        && let Some((heir, _)) = even
+    {
+        turn.switch_over(heir, "its host holds more primaries of the cluster than another could".to_owned());
+    }
+    Then::Stop
 }
 
-/// A replica that shares its host with another member of its group.
-fn crowded<'v>(placed: &Placed<'v>) -> Option<(&'v Member<'v>, String)> {
-    let shares = |member: &Member<'_>| {
-        placed.members.iter().any(|(other, _)| {
-            other.instance.id != member.instance.id
-                && other.instance.group == member.instance.group
-                && other.instance.host == member.instance.host
-        })
+/// The switch-over that leaves the cluster spread best, when one is worth its pause. An heir is in sync on an open host: one that an
+/// operator closed is about to restart or to be emptied.
+fn switchover(turn: &mut Turn<'_, '_, '_>, placed: &Placed<'_>, now: &Cost) -> Option<(InstanceId, Cost)> {
+    if !now.broken() && now.primaries_together == 0 {
+        return None;
+    }
+    let mut best: Option<(Cost, InstanceId)> = None;
+    for heir in placed.replicas() {
+        let id = heir.instance.id;
+        let old = placed.members.iter().find(|(_, seat)| seat.primary && seat.group == heir.instance.group);
+        let Some((_, old)) = old else { continue };
+        let lighter = placed.primaries_on(heir.instance.host) + 1 < placed.primaries_on(old.host);
+        if !lighter && now.beside_primary == 0 {
+            continue;
+        }
+        let after = placed.cost_led_by(turn.draft, heir);
+        let open = turn.draft.open_hosts().any(|host| host.id == heir.instance.host);
+        if open
+            && now.worth_a_switchover(&after)
+            && may_succeed(turn.view, id)
+            && best.is_none_or(|(known, _)| after < known)
+            && turn.rested(id)
+        {
+            best = Some((after, id));
+        }
+    }
+    best.map(|(after, id)| (id, after))
+}
+
+/// Moves a replica that is crowded by its own group on its host, or in its rack or zone, to a place where it is not.
+fn apart(turn: &mut Turn<'_, '_, '_>, placed: &Placed<'_>, now: &Cost, aim: Aim) {
+    let rack: fn(&Host) -> &str = |host| &host.facts.rack;
+    let zone: fn(&Host) -> &str = |host| &host.facts.zone;
+    let shared = |replica: &Member<'_>| {
+        let own = replica.instance;
+        placed
+            .members
+            .iter()
+            .any(|(m, seat)| m.instance.id != own.id && seat.group == own.group && seat.host == own.host)
     };
-    let replica =
-        placed.members.iter().find(|(m, role)| *role != Role::Primary && shares(m)).map(|(m, _)| *m)?;
-    Some((replica, format!("instance {} shares a host with its own shard", replica.instance.id)))
+    let crowded = |draft: &Draft<'_>, replica: &Member<'_>| match aim {
+        Aim::Hosts => now.on_host > 0 && shared(replica),
+        // Worth a look only when there is an open host elsewhere: most installations have one rack.
+        Aim::Racks => [rack, zone].into_iter().any(|of| {
+            let mine = replica.host.map(of).unwrap_or_default();
+            placed.beside(draft, replica, of) > 1 && draft.open_elsewhere(of, mine)
+        }),
+        Aim::Majority => false,
+    };
+    if aim == Aim::Racks && now.in_rack + now.in_zone == 0 {
+        return;
+    }
+    for replica in placed.replicas() {
+        if !crowded(turn.draft, replica) {
+            continue;
+        }
+        let not_on = vec![replica.instance.host];
+        let better = |after: &Cost| after < now && !after.breaks_what_holds_in(now);
+        let why = match aim {
+            Aim::Hosts | Aim::Majority => "shares a host with its own shard",
+            Aim::Racks => "shares a rack or zone with its own shard, and another has room",
+        };
+        let why = format!("instance {} {why}", replica.instance.id);
+        if move_replica(turn, placed, replica, (aim, not_on), &better, &why) {
+            return;
+        }
+    }
 }
 
-/// Makes a replica on a host that scores strictly better, when there is one.
+/// Makes a replica elsewhere, when the cluster is better for it and the budget allows. Answers whether that is so, be it that it waits
+/// for others.
 fn move_replica(
     turn: &mut Turn<'_, '_, '_>,
-    replica: InstanceId,
-    group: GroupId,
-    not_on: Vec<HostId>,
-    most_beside: u32,
+    placed: &Placed<'_>,
+    replica: &Member<'_>,
+    (aim, not_on): (Aim, Vec<HostId>),
+    better: &dyn Fn(&Cost) -> bool,
     why: &str,
-) -> Then {
-    let Some(group) = turn.view.groups.iter().find(|g| g.id == group).cloned() else { return Then::Stop };
-    let Some(shape) = place::shape(turn.state, turn.view) else { return Then::Stop };
-    let vacancy = Vacancy { group, primary: false, replaces: Some(replica), not_on };
-    let mut seats = turn.seats(&[]);
+) -> bool {
+    let id = replica.instance.id;
+    let cause = turn.state.cause_to_move(turn.id);
+    if replica.instance.moved.is_some_and(|moved| !moved.allows(aim, cause)) {
+        return false;
+    }
+    let Some(group) = turn.view.groups.iter().find(|g| g.id == replica.instance.group).cloned() else {
+        return false;
+    };
+    let Some(shape) = place::shape(turn.state, turn.view) else { return false };
+    let vacancy = Vacancy { group, primary: false, replaces: Some(id), not_on };
     // The replica that goes does not stand in the way of its heir.
-    if let Some(own) = turn.view.wanted().find(|m| m.instance.id == replica) {
-        let at = seats
-            .iter()
-            .position(|s| s.group == own.instance.group && s.host == own.instance.host && !s.primary);
-        at.map(|at| seats.remove(at));
+    let mut seats = placed.without(id);
+    let Some(host) = choose(turn.view, turn.draft, &seats, &vacancy, &shape).map(|best| best.host) else {
+        return false;
+    };
+    let moved = placed.seats(|member, seat| {
+        if member.instance.id == id {
+            seat.host = host;
+        }
+    });
+    if !better(&cost(turn.draft, &moved, placed.groups)) {
+        return false;
     }
-    let better = choose(turn.view, turn.draft, &seats, &vacancy, &shape)
-        .is_some_and(|s| s.own_group_on_host <= most_beside);
-    if !better {
-        return Then::Stop;
+    if !turn.draft.may_move() {
+        let text = format!("{why}; it is moved when fewer others are on the move in the installation");
+        turn.plan.wait(turn.id, text);
+        return true;
     }
-    let moved = place::fill(turn.state, turn.view, turn.draft, &mut seats, &[vacancy], turn.ids);
-    if let Ok(reservations) = moved {
-        let operation = turn.operation(OperationKind::Move, why.to_owned());
-        turn.plan.propose.push(Decision::Place {
-            cluster: turn.id,
-            reservations,
-            retire: Vec::new(),
-            operation,
-        });
+    let Ok(mut reservations) =
+        place::fill(turn.state, turn.view, turn.draft, &mut seats, &[vacancy], turn.ids)
+    else {
+        return false;
+    };
+    for reservation in &mut reservations {
+        reservation.instance.moved = Some(Moved { aim, cause });
     }
-    Then::Stop
+    turn.draft.begin_move();
+    let operation = turn.operation(OperationKind::Move, why.to_owned());
+    let (cluster, retire) = (turn.id, Vec::new());
+    turn.plan.propose.push(Decision::Place { cluster, reservations, retire, operation });
+    true
 }
 
-/// One host holds so many primaries that its loss takes the majority: switch one over, or make a replica where one could go.
-fn majority(turn: &mut Turn<'_, '_, '_>, placed: &Placed<'_>) -> Then {
-    let groups = turn.view.groups.len();
-    let most = most_primaries_on_a_host(groups);
-    if groups < 3 {
-        return Then::Stop;
-    }
-    let heavy = placed
-        .members
-        .iter()
-        .find(|(m, role)| *role == Role::Primary && placed.primaries_on(m.instance.host) > most);
-    let Some(heavy) = heavy.map(|(m, _)| m.instance.host) else { return Then::Stop };
-    let on_heavy: Vec<GroupId> = placed
-        .members
-        .iter()
-        .filter(|(m, role)| *role == Role::Primary && m.instance.host == heavy)
-        .map(|(m, _)| m.instance.group)
-        .collect();
-    // A host that an operator closed is about to restart or to be emptied: no primary goes there.
-    let light = |host: HostId| {
-        let open = turn.state.hosts.get(&host).is_some_and(|host| host.schedulable());
-        host != heavy && open && placed.primaries_on(host) < most
-    };
-    for group in &on_heavy {
-        let heir =
-            placed.replicas_of(*group).find(|m| light(m.instance.host) && turn.view.in_sync(m.instance.id));
-        if let Some(heir) = heir.map(|m| m.instance.id) {
-            turn.switch_over(heir, "its host holds too many primaries of the cluster".to_owned());
-            return Then::Stop;
-        }
-    }
-    let not_light: Vec<HostId> =
-        turn.draft.open_hosts().map(|host| host.id).filter(|host| !light(*host)).collect();
+/// One host holds so many primaries that its loss takes the majority, and none of their replicas is where a primary may go: one is made
+/// there, and leads its shard in the next step.
+fn majority(turn: &mut Turn<'_, '_, '_>, placed: &Placed<'_>) {
+    let most = most_primaries_on_a_host(placed.groups);
+    let open: BTreeSet<HostId> = turn.draft.open_hosts().map(|host| host.id).collect();
+    let light = |host: HostId| open.contains(&host) && placed.primaries_on(host) < most;
+    let heavy = |(_, seat): &&(&Member<'_>, Seat)| seat.primary && placed.primaries_on(seat.host) > most;
+    let on_heavy: BTreeSet<GroupId> =
+        placed.members.iter().filter(heavy).map(|(_, seat)| seat.group).collect();
+    let not_light: Vec<HostId> = open.iter().copied().filter(|host| !light(*host)).collect();
     for group in on_heavy {
+        let own: Vec<_> = placed.replicas().filter(|m| m.instance.group == group).collect();
         // One that sits on a light host already only has to catch up.
-        if placed.replicas_of(group).any(|m| light(m.instance.host)) {
-            turn.plan.wait(
-                turn.id,
-                format!("shard {group}: a replica catches up before its primary leaves an overfull host"),
-            );
-            return Then::Stop;
+        if own.iter().any(|m| light(m.instance.host) && !turn.view.in_sync(m.instance.id)) {
+            let text = "a replica catches up before its primary leaves an overfull host";
+            turn.plan.wait(turn.id, format!("shard {group}: {text}"));
+            return;
         }
-        let Some(replica) = placed.replicas_of(group).next().map(|m| m.instance.id) else { continue };
-        let before = turn.plan.propose.len();
-        move_replica(
-            turn,
-            replica,
-            group,
-            not_light.clone(),
-            0,
-            "a primary of an overfull host needs a place to go",
-        );
-        if turn.plan.propose.len() > before {
-            return Then::Stop;
+        for replica in own {
+            let now = placed.cost(turn.draft);
+            let better = |after: &Cost| !after.breaks_what_holds_in(&now);
+            let why = "a primary of an overfull host needs a place to go";
+            if move_replica(turn, placed, replica, (Aim::Majority, not_light.clone()), &better, why) {
+                return;
+            }
         }
     }
-    Then::Stop
 }

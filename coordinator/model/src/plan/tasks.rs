@@ -1,14 +1,14 @@
 //! From the steps an engine wants to ledgered tasks. In: wanted steps and the tasks in the log. Out: tasks to start and to drop.
 //! A step that just ended is not asked for again until reports had time to show it; one that failed waits longer each time.
 
-use shardplane_proto::ids::{OperationId, TaskId};
+use shardplane_proto::ids::{ClusterId, OperationId, TaskId};
 
 use super::{NewIds, Plan};
 use crate::{
     command::{Decision, NewOperation, NewTask},
     engine::{ClusterView, Step},
     state::{OperationKind, OperationState, State, Task, TaskState},
-    time::Millis,
+    time::{Millis, Timestamp},
 };
 
 /// Reports need this long to show what a task did.
@@ -27,6 +27,16 @@ fn pause(same: &[&Task]) -> Millis {
         Ok(n @ 1..=4) => Millis(SETTLES.0 << n).min(LONGEST_PAUSE),
         Ok(_) | Err(_) => LONGEST_PAUSE,
     }
+}
+
+/// When the step failed last, and how often without a success since then; none when it did not.
+pub(super) fn failures(state: &State, cluster: ClusterId, step: &Step) -> Option<(Timestamp, u32)> {
+    let same = state.tasks_of(cluster).filter(|t| t.instance == step.instance && t.payload == step.payload);
+    let same: Vec<&Task> = same.collect();
+    let failed = |task: &&&Task| matches!(task.state, TaskState::Failed { .. });
+    let failures = same.iter().rev().take_while(failed).count();
+    let ended = same.iter().rev().take_while(failed).filter_map(|task| task.ended).max()?;
+    Some((ended, u32::try_from(failures).unwrap_or(u32::MAX)))
 }
 
 /// The operation steps go under: the newest that runs, else a new one.

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use serde::{Deserialize, Serialize};
 use shardplane_proto::ids::{ClusterId, Generation, GroupId, HostId, InstanceId, ResourceId, TaskId};
 
-use super::Footprint;
+use super::{Footprint, Moved};
 use crate::{
     engine::{EngineKind, Fact},
     time::{Millis, Timestamp},
@@ -30,6 +30,9 @@ pub struct Cluster {
     /// Hosts that could not run one of its members, and when; the newest [`Cluster::BAD_HOSTS_KEPT`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bad_hosts: Vec<(HostId, Timestamp)>,
+    /// Log index of the last change of its spec, its members or its primaries that no move made.
+    #[serde(default, skip_serializing_if = "super::first")]
+    pub disturbed: Generation,
 }
 
 impl Cluster {
@@ -101,6 +104,9 @@ pub struct Instance {
     pub created: Timestamp,
     /// The last logged facts about its engine, with their time.
     pub fact: Option<(Timestamp, Fact)>,
+    /// Set when it was made for the sake of spread: it is moved once for one cause.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved: Option<Moved>,
 }
 
 impl Instance {

@@ -118,6 +118,16 @@ pub struct HostFacts {
     pub conditions: Vec<HostCondition>,
 }
 
+impl HostFacts {
+    /// Whether what can be placed on the host, or how far it is from others, differs.
+    pub fn holds_other_than(&self, other: &HostFacts) -> bool {
+        let place = |facts: &HostFacts| {
+            (facts.capacity, facts.images.clone(), facts.rack.clone(), facts.zone.clone())
+        };
+        place(self) != place(other)
+    }
+}
+
 /// A host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {

@@ -4,6 +4,7 @@
 mod cluster;
 mod cordon;
 mod host;
+mod moved;
 mod operation;
 mod settings;
 mod token;
@@ -13,7 +14,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr};
 use imbl::OrdMap;
 use serde::{Deserialize, Serialize};
 use shardplane_proto::ids::{
-    ClusterId, HostId, InstanceId, OperationId, RequestId, ResourceId, TaskId, TokenId,
+    ClusterId, Generation, HostId, InstanceId, OperationId, RequestId, ResourceId, TaskId, TokenId,
 };
 
 use crate::{
@@ -25,6 +26,7 @@ pub use self::{
     cluster::{Cluster, Instance, Intent},
     cordon::{Cordon, Drain},
     host::{Footprint, Host, HostCondition, HostFacts, Image, Presence},
+    moved::{Aim, Moved},
     operation::{Goal, Operation, OperationKind, OperationState, Task, TaskState},
     settings::{Settings, VmOffer, VolumeOffer},
     token::{Scope, Sealed, Token},
@@ -63,6 +65,14 @@ pub struct State {
     pub next_event: u64,
     /// Next free VNI, counted from [`State::FIRST_VNI`].
     pub vnis_used: u32,
+    /// Log index of the last change of what hosts there are and what is free on them, moves not counted.
+    #[serde(default, skip_serializing_if = "first")]
+    pub disturbed: Generation,
+}
+
+/// Whether nothing was counted yet.
+fn first(generation: &Generation) -> bool {
+    *generation == Generation::default()
 }
 
 impl State {
@@ -83,6 +93,11 @@ impl State {
     /// The resource of this type and id.
     pub fn resource(&self, kind: Kind, id: ResourceId) -> Option<&Resource> {
         self.resources.get(&id).filter(|resource| resource.kind() == kind)
+    }
+
+    /// The newest cause for which a member of the cluster may be moved.
+    pub fn cause_to_move(&self, cluster: ClusterId) -> Generation {
+        self.clusters.get(&cluster).map_or(self.disturbed, |cluster| cluster.disturbed.max(self.disturbed))
     }
 
     /// Instances of a cluster, by id.
