@@ -183,7 +183,7 @@ pub(super) fn plan(turn: &mut Turn<'_, '_, '_>) -> Then {
     let before = turn.plan.propose.len();
     apart(turn, &placed, &now, Aim::Hosts);
     if turn.plan.propose.len() == before && now.too_many_primaries > 0 {
-        majority(turn, &placed);
+        majority(turn, &placed, &now);
     }
     if turn.plan.propose.len() == before {
         apart(turn, &placed, &now, Aim::Racks);
@@ -320,7 +320,7 @@ fn move_replica(
 
 /// One host holds so many primaries that its loss takes the majority, and none of their replicas is where a primary may go: one is made
 /// there, and leads its shard in the next step.
-fn majority(turn: &mut Turn<'_, '_, '_>, placed: &Placed<'_>) {
+fn majority(turn: &mut Turn<'_, '_, '_>, placed: &Placed<'_>, now: &Cost) {
     let most = most_primaries_on_a_host(placed.groups);
     let open: BTreeSet<HostId> = turn.draft.open_hosts().map(|host| host.id).collect();
     let light = |host: HostId| open.contains(&host) && placed.primaries_on(host) < most;
@@ -330,17 +330,25 @@ fn majority(turn: &mut Turn<'_, '_, '_>, placed: &Placed<'_>) {
     let not_light: Vec<HostId> = open.iter().copied().filter(|host| !light(*host)).collect();
     for group in on_heavy {
         let own: Vec<_> = placed.replicas().filter(|m| m.instance.group == group).collect();
-        // One that sits on a light host already only has to catch up.
-        if own.iter().any(|m| light(m.instance.host) && !turn.view.in_sync(m.instance.id)) {
-            let text = "a replica catches up before its primary leaves an overfull host";
+        // One that sits on a light host already only has to catch up, or is asked again after a rest.
+        let may_lead = |m: &&Member<'_>| {
+            light(m.instance.host) && now.worth_a_switchover(&placed.cost_led_by(turn.draft, m))
+        };
+        if let Some(heir) = own.iter().copied().find(|m| may_lead(m)) {
+            let text = if may_succeed(turn.view, heir.instance.id) {
+                "a replica is asked again after a rest before its primary leaves an overfull host"
+            } else {
+                "a replica catches up before its primary leaves an overfull host"
+            };
             turn.plan.wait(turn.id, format!("shard {group}: {text}"));
             return;
         }
         for replica in own {
-            let now = placed.cost(turn.draft);
-            let better = |after: &Cost| !after.breaks_what_holds_in(&now);
+            let better = |after: &Cost| !after.breaks_what_holds_in(now);
+            let mut not_on = not_light.clone();
+            not_on.push(replica.instance.host);
             let why = "a primary of an overfull host needs a place to go";
-            if move_replica(turn, placed, replica, (Aim::Majority, not_light.clone()), &better, why) {
+            if move_replica(turn, placed, replica, (Aim::Majority, not_on), &better, why) {
                 return;
             }
         }

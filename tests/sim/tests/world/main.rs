@@ -2,6 +2,7 @@
 //! fail over by themselves, leaders that change. A seed fixes everything.
 #![allow(clippy::unwrap_used)]
 
+mod causes;
 mod day_two;
 mod day_two_edges;
 mod decisions;
@@ -10,5 +11,6 @@ mod planned;
 mod properties;
 mod repairs;
 mod scenarios;
+mod spread;
 mod stand_down;
 mod told;
