@@ -39,6 +39,7 @@ fn instance_of(state: &State, cluster: ClusterId) -> Command {
         replaces: None,
         created: state.now,
         fact: None,
+        moved: None,
     };
     let operation = NewOperation {
         id: OperationId::from_u128(99),
