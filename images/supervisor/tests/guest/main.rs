@@ -18,6 +18,8 @@ use shardplane_proto::v1::{
 mod client;
 mod cluster;
 mod host;
+mod limits;
+mod load;
 mod slots;
 use host::{Guest, PASSWORD, client, config_of, ip, until};
 

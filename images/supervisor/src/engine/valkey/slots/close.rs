@@ -6,7 +6,7 @@
 use super::{
     batch,
     mover::Mover,
-    node::{Node, Slot},
+    node::{Limits, Node, Slot},
     view::{Close, Whose, next_close},
 };
 use crate::engine::{EngineError, valkey::control::says};
@@ -93,7 +93,8 @@ impl Mover<'_> {
             for (key, bytes) in other.sizes(keys).await? {
                 let key = [(key, bytes)];
                 let timeout = batch::timeout(bytes, self.node_timeout);
-                let sent = other.migrate(owner, &key, &[false], timeout, &self.password).await?;
+                let limits = Limits { timeout, password: &self.password, freeze: None };
+                let sent = other.migrate(owner, &key, &[false], limits).await?;
                 match sent.into_iter().next() {
                     Some(Ok(())) | None => home += 1,
                     Some(Err(error)) if says(&error, "BUSYKEY") => dropped += other.unlink(&key).await?,

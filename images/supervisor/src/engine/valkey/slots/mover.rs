@@ -89,15 +89,51 @@ impl Mover<'_> {
             moved = self.transfer(slot, from, to).await;
         }
         if let Err(error) = moved {
-            // Where no key has gone yet, the slot need not stay open. When that fails as well, the marks show it.
-            if let Err(second) = self.close_empty(slot, from, to).await {
-                tracing::warn!(slot, "not closed: {second}");
-            }
-            return Err(error);
+            return Err(self.broken_off(slot, from, to, error).await);
         }
         // The target first: once the source is no owner, somebody must be. Its replicas have every key when this is answered.
         self.set(slot, to, Slot::Owned(&target.id)).await?;
         self.set(slot, from, Slot::Owned(&target.id)).await
+    }
+
+    /// Where no key has gone yet, the slot need not stay open. The text says where its keys are.
+    async fn broken_off(
+        &mut self,
+        slot: u32,
+        from: &mut Node,
+        to: &mut Node,
+        error: EngineError,
+    ) -> EngineError {
+        let all_at =
+            |node: &Node| format!("all its keys are at node {} ({}:{})", node.id, node.ip, node.port);
+        let place = match self.close_empty(slot, from, to).await {
+            Ok(true) => format!("slot {slot} is closed again, {}", all_at(from)),
+            Ok(false) => match (from.count(slot).await, to.count(slot).await) {
+                (Ok(stayed), Ok(went)) => format!(
+                    "slot {slot} is open: {stayed} keys are at node {} ({}:{}), {went} at node {} ({}:{})",
+                    from.id, from.ip, from.port, to.id, to.ip, to.port
+                ),
+                (Err(second), _) | (_, Err(second)) => {
+                    format!("slot {slot} is open, its keys are not counted: {second}")
+                }
+            },
+            // Should nothing have gone, the next task finds that out.
+            Err(second) => match from.count(slot).await {
+                Ok(stayed) => format!(
+                    "slot {slot} is open: {stayed} keys are at node {} ({}:{}), the others at node {} ({}:{}), which was not \
+                     asked: {second}",
+                    from.id, from.ip, from.port, to.id, to.ip, to.port
+                ),
+                Err(third) => format!("slot {slot} is open, its keys are not counted: {second}; {third}"),
+            },
+        };
+        let text = format!("{error}; {place}");
+        match error {
+            EngineError::Refused(_) => EngineError::Refused(text),
+            EngineError::Engine(_) | EngineError::Loading(_) | EngineError::File { .. } => {
+                EngineError::Engine(text)
+            }
+        }
     }
 
     /// Tells the old owner, which refuses as long as it has keys. The target became owner when the source had none, so what

@@ -35,6 +35,17 @@ pub enum Slot<'a> {
     Owned(&'a str),
 }
 
+/// Of a MIGRATE.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits<'a> {
+    /// For each wait on the target.
+    pub timeout: Duration,
+    /// The cluster's.
+    pub password: &'a str,
+    /// For how long the source takes no writes when the keys have not gone.
+    pub freeze: Option<Duration>,
+}
+
 /// An engine.
 pub struct Node {
     /// Its node id.
@@ -112,7 +123,7 @@ impl Node {
             Slot::Owned(id) => ("NODE", Some(id)),
             Slot::Stable => ("STABLE", None),
         };
-        let timeout = u64::try_from(REPLICAS.as_millis()).unwrap_or(u64::MAX);
+        let timeout = millis(REPLICAS);
         let mut command = redis::cmd("CLUSTER");
         command.arg("SETSLOT").arg(slot).arg(state).arg(id).arg("TIMEOUT").arg(timeout);
         self.ask(&format!("CLUSTER SETSLOT {slot} {state}"), &command).await
@@ -142,24 +153,39 @@ impl Node {
     }
 
     /// MIGRATE of these keys to another node, in one breath as often as `replace` says, with REPLACE where it says so. The
-    /// answers of all; an error besides is about the connection to this node.
+    /// answers of all; an error besides is about the connection to this node. With `freeze`: when the last key has not gone, this
+    /// node performs no write of anybody's from then on, for that long or until the next call or `thaw`.
     pub async fn migrate(
         &mut self,
         to: &Self,
         keys: &[Sized],
         replace: &[bool],
-        timeout: Duration,
-        password: &str,
+        limits: Limits<'_>,
     ) -> Result<Vec<Result<(), EngineError>>, EngineError> {
         let mut commands = redis::pipe();
+        if let (Some(_), Some((key, _))) = (limits.freeze, keys.last()) {
+            commands.cmd("CLIENT").arg("UNPAUSE").ignore();
+            commands.cmd("WATCH").arg(key).ignore();
+        }
         for replace in replace {
-            commands.add_command(migrate(to, keys, timeout, password, *replace));
+            commands.add_command(migrate(to, keys, limits.timeout, limits.password, *replace));
+        }
+        if let Some(freeze) = limits.freeze {
+            // A key that went is a watched key that changed: then the pause is not performed.
+            commands.cmd("MULTI").ignore();
+            commands.cmd("CLIENT").arg("PAUSE").arg(millis(freeze)).arg("WRITE").ignore();
+            commands.cmd("EXEC").ignore();
         }
         // The timeout is for each wait of MIGRATE's, of which there are several.
-        self.connection.set_response_timeout(timeout * 4 + ANSWER);
+        self.connection.set_response_timeout(limits.timeout * 4 + ANSWER);
         let answers = self.ask_all::<Value>("MIGRATE", &mut commands).await;
         self.connection.set_response_timeout(ANSWER);
         Ok(answers?.into_iter().map(|answer| answer.map(drop).map_err(self.failed("MIGRATE"))).collect())
+    }
+
+    /// Ends what `freeze` of `migrate` began.
+    pub async fn thaw(&mut self) -> Result<(), EngineError> {
+        self.ask("CLIENT UNPAUSE", redis::cmd("CLIENT").arg("UNPAUSE")).await
     }
 
     /// Which of these keys it has.
@@ -212,10 +238,13 @@ impl Node {
     }
 }
 
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 fn migrate(to: &Node, keys: &[Sized], timeout: Duration, password: &str, replace: bool) -> Cmd {
     let mut command = redis::cmd("MIGRATE");
-    let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-    command.arg(&to.ip).arg(to.port).arg("").arg(0).arg(timeout);
+    command.arg(&to.ip).arg(to.port).arg("").arg(0).arg(millis(timeout));
     if replace {
         command.arg("REPLACE");
     }

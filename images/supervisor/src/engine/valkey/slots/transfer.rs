@@ -7,13 +7,18 @@
 //! new key of that slot. So a key that the source has is the current one, whatever the target has under that name, and
 //! REPLACE is right for it.
 //!
-//! **MIGRATE twice.** A MIGRATE that timed out may have left a key at both nodes. Were a client to remove it at the source then,
-//! the copy at the target would come back to life. So the second try must come before any client's command: it is sent in the
-//! same breath, and the source performs both in a row. The first is without REPLACE: when the target was only slow, that
-//! first one may still be performed later, after the key went by the second and was changed at the target; without
-//! REPLACE it then fails instead of bringing the old value back. For the same reason the connections of a MIGRATE that
-//! timed out are closed at the target before anything else is tried. What is left: two tries that both time out, and a client
-//! that removes the key before the next one. The copy that the target may have then is seen as long as nobody removes it again.
+//! **A MIGRATE that timed out** may have left a key at both nodes, or may be performed by the target later. Three things could go
+//! wrong then, and are kept from it:
+//! - A client removes the key at the source, and the copy at the target comes to life. So the second try is sent in the same
+//!   breath as the first, before any client has its turn; and when that fails too, the source takes no writes until the next
+//!   one (`freeze`), at most `FREEZE` each time.
+//! - The first one is performed late, after the key went by the second and was changed at the target. So the first is without
+//!   REPLACE: late, it fails.
+//! - The second one, with REPLACE, is performed late. So the connections of a MIGRATE that timed out are closed at the target
+//!   before anything else is tried.
+//!
+//! A target that answers no more at all leaves copies behind that nobody sees; the next try replaces them. Only a key that a client
+//! removes at the source in between is seen again.
 
 use std::time::Duration;
 
@@ -23,13 +28,15 @@ use tokio::time::{Instant, sleep};
 use super::{
     batch::{self, Sized},
     mover::Mover,
-    node::{Node, Slot},
+    node::{Limits, Node, Slot},
 };
 use crate::engine::{EngineError, valkey::control::says};
 
 /// How often a batch is sent while the target does not answer.
 const TRIES: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// For how long clients wait with writes for the next try, when a target does not even let its connections be closed.
+const FREEZE: Duration = Duration::from_secs(2);
 /// Keys that are weighed before a slot is opened.
 const WEIGHED: usize = 10_000;
 const WEIGHED_AT_ONCE: usize = 500;
@@ -91,9 +98,7 @@ impl Mover<'_> {
             }
             if Instant::now() >= self.until {
                 return Err(EngineError::Engine(format!(
-                    "slot {slot} is still open when its time is up: {left} keys are left at node {} ({}:{}), the others are at \
-                     node {} ({}:{}); the next try goes on from there",
-                    from.id, from.ip, from.port, to.id, to.ip, to.port
+                    "slot {slot} is still open when its time is up, with {left} keys left; the next try goes on from there"
                 )));
             }
             let keys = from.keys(slot, self.pace.keys()).await?;
@@ -144,62 +149,50 @@ impl Mover<'_> {
         let mut replace =
             if batch::fits_twice(timeout, self.node_timeout) { vec![false, true] } else { vec![false] };
         let mut pause = FIRST_PAUSE;
-        for turn in 1.. {
+        let mut failed = EngineError::Refused(String::new());
+        for _ in 0..TRIES {
             let began = Instant::now();
-            let answers = from.migrate(to, batch, &replace, timeout, &self.password).await?;
+            let password = self.password.clone();
+            let limits = Limits { timeout, password: &password, freeze: Some(FREEZE) };
+            let answers = from.migrate(to, batch, &replace, limits).await?;
             let is_silent =
                 |answer: &Result<(), EngineError>| matches!(answer, Err(error) if says(error, "IOERR"));
-            if answers.iter().any(is_silent) {
-                to.cut_off(from).await.map_err(|error| self.uncertain(slot, batch, from, to, &error))?;
+            if answers.iter().any(is_silent)
+                && let Err(error) = to.cut_off(from).await
+            {
+                from.thaw().await?;
+                return Err(uncertain(slot, batch, from, to, &error));
             }
-            let Some(Err(error)) = answers.into_iter().next_back() else {
-                let keys = u64::try_from(batch.len()).unwrap_or(u64::MAX);
-                self.done.count("keys", keys);
-                self.progress.keys(keys);
-                return Ok(began.elapsed());
-            };
-            let again = match () {
-                () if says(&error, "IOERR") => {
-                    self.done.note(format!("slot {slot}: node {} did not take keys in time", to.id));
-                    turn < TRIES
+            failed = match answers.into_iter().next_back() {
+                Some(Err(error)) => error,
+                Some(Ok(())) | None => {
+                    let took = began.elapsed();
+                    let keys = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+                    self.done.count("keys", keys);
+                    self.progress.keys(keys);
+                    // Only needed when the last key had been removed by a client before: the pause took that for a failure.
+                    from.thaw().await?;
+                    return Ok(took);
                 }
-                // Left by an earlier try. The source's is the truth.
-                () => says(&error, "BUSYKEY") && turn < TRIES,
             };
-            if !again {
-                self.withdraw(batch, from, to)
-                    .await
-                    .map_err(|_| self.uncertain(slot, batch, from, to, &error))?;
-                return Err(self.gave_up(slot, batch, from, to, &error).await);
+            if says(&failed, "IOERR") {
+                self.done.note(format!("slot {slot}: node {} did not take keys in time", to.id));
+            } else if !says(&failed, "BUSYKEY") {
+                break;
             }
+            // What an earlier try left behind: the source's is the truth.
             if replace == [false] {
                 replace = vec![true];
             }
             sleep(pause).await;
             pause *= 2;
         }
-        Err(EngineError::Engine(format!("slot {slot}: no try was left")))
-    }
-
-    fn uncertain(
-        &self,
-        slot: u32,
-        batch: &[Sized],
-        from: &Node,
-        to: &Node,
-        error: &EngineError,
-    ) -> EngineError {
-        EngineError::Engine(format!(
-            "{error}; slot {slot}: what was not moved of {} keys is at node {} ({}:{}), and copies that nobody sees may be at \
-             node {} ({}:{}): the next try replaces them",
-            batch.len(),
-            from.id,
-            from.ip,
-            from.port,
-            to.id,
-            to.ip,
-            to.port
-        ))
+        let withdrawn = self.withdraw(batch, from, to).await;
+        from.thaw().await?;
+        match withdrawn {
+            Ok(()) => Err(self.gave_up(slot, batch, from, &failed).await),
+            Err(_) => Err(uncertain(slot, batch, from, to, &failed)),
+        }
     }
 
     /// Removes from the target what the source still has: a MIGRATE that failed may have left copies there, which nobody
@@ -221,7 +214,6 @@ impl Mover<'_> {
         slot: u32,
         batch: &[Sized],
         from: &mut Node,
-        to: &Node,
         error: &EngineError,
     ) -> EngineError {
         let stayed = match from.has(batch).await {
@@ -236,15 +228,26 @@ impl Mover<'_> {
             .collect();
         let first = names.first().map_or("none of them", String::as_str);
         EngineError::Engine(format!(
-            "{error}; slot {slot}: {} of {} keys stay at node {} ({}:{}), the first is {first}; what went before is at node {} ({}:{})",
+            "{error}; slot {slot}: {} of {} keys stay at node {} ({}:{}), the first is {first}",
             names.len(),
             batch.len(),
             from.id,
             from.ip,
-            from.port,
-            to.id,
-            to.ip,
-            to.port
+            from.port
         ))
     }
+}
+
+fn uncertain(slot: u32, batch: &[Sized], from: &Node, to: &Node, error: &EngineError) -> EngineError {
+    EngineError::Engine(format!(
+        "{error}; slot {slot}: what was not moved of {} keys is at node {} ({}:{}), and copies that nobody sees may be at \
+         node {} ({}:{}): the next try replaces them",
+        batch.len(),
+        from.id,
+        from.ip,
+        from.port,
+        to.id,
+        to.ip,
+        to.port
+    ))
 }
