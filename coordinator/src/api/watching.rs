@@ -96,6 +96,28 @@ async fn run(
     }
 }
 
+/// A message without the ages in its texts: that time passes is no change.
+fn lasting(message: &v1::Resource) -> v1::Resource {
+    let mut message = message.clone();
+    if let Some(v1::resource::Body::Valkey(cluster)) = &mut message.body
+        && let Some(status) = &mut cluster.status
+    {
+        for text in [&mut status.anti_affinity_message, &mut status.primary_spread_message] {
+            *text = ageless(text);
+        }
+    }
+    message
+}
+
+/// The text without `oldest report … ago`.
+fn ageless(text: &str) -> String {
+    let age = text.split_once("oldest report ").and_then(|(before, rest)| {
+        let (_, after) = rest.split_once(" ago")?;
+        Some(format!("{before}{after}"))
+    });
+    age.unwrap_or_else(|| text.to_owned())
+}
+
 /// What looks different from what the watcher was told.
 fn changes(session: &Session, kind: Kind, filter: &Filter, told: &mut Told) -> Vec<v1::WatchEvent> {
     let mut events = Vec::new();
@@ -107,7 +129,7 @@ fn changes(session: &Session, kind: Kind, filter: &Filter, told: &mut Told) -> V
             continue;
         }
         let message = session.without_secrets(resource);
-        let digest = Sha256::digest(message.encode_to_vec()).into();
+        let digest = Sha256::digest(lasting(&message).encode_to_vec()).into();
         if told.get(id) != Some(&digest) {
             events.push(v1::WatchEvent { resource: Some(message), deleted: false, id: id.to_string() });
         }
@@ -117,4 +139,16 @@ fn changes(session: &Session, kind: Kind, filter: &Filter, told: &mut Told) -> V
     events.extend(gone.map(|id| v1::WatchEvent { resource: None, deleted: true, id: id.to_string() }));
     *told = now;
     events
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_age_is_taken_out_of_a_text() {
+        let text = "every primary is apart; oldest report 2 s ago; not confirmed now: a on h1";
+        assert_eq!(ageless(text), "every primary is apart; ; not confirmed now: a on h1");
+        assert_eq!(ageless("nothing reported yet"), "nothing reported yet");
+    }
 }

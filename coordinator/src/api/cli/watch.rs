@@ -130,7 +130,12 @@ pub fn run(
 /// The whole table at first, then lines of it, and a line for each row that is gone.
 fn difference(told: &Told, rows: &Rows) -> String {
     let text = rows.text();
-    if matches!(told, Told::Nothing) {
+    let nothing = match told {
+        Told::Nothing => true,
+        Told::Rows(rows) => rows.is_empty(),
+        Told::Events(newest) => *newest == 0,
+    };
+    if nothing {
         return text;
     }
     let lines = text.lines().skip(1).zip(&rows.rows);
@@ -215,7 +220,7 @@ mod tests {
         let next = rows(&[("a", "stable", "5s"), ("b", "reconciling", "5s")]);
         assert_eq!(difference(&echoed(&older), &next), "b      reconciling   5s\nc is gone\n");
         assert!(under_way(&next) && !under_way(&first));
-        assert_eq!(difference(&echoed(&rows(&[])), &first).lines().count(), 3, "from an empty table on");
+        assert_eq!(difference(&echoed(&rows(&[])), &first).lines().count(), 4, "from an empty table on");
     }
 
     #[test]
