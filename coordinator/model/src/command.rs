@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use shardplane_proto::ids::{
-    ClusterId, HostId, InstanceId, OperationId, RequestId, ResourceId, TaskId, TokenId,
+    ClusterId, Generation, HostId, InstanceId, OperationId, RequestId, ResourceId, TaskId, TokenId,
 };
 
 use crate::{
@@ -209,6 +209,35 @@ pub enum Decision {
         new_operation: Option<NewOperation>,
         /// The steps.
         tasks: Vec<NewTask>,
+    },
+    /// Tell one member the newest parameters.
+    Roll {
+        /// The cluster.
+        cluster: ClusterId,
+        /// The member.
+        instance: InstanceId,
+        /// The parameters it was decided for.
+        revision: Generation,
+        /// The operation.
+        operation: OperationId,
+        /// Made when there is no operation of that id.
+        new_operation: Option<NewOperation>,
+    },
+    /// The member that was told last has its parameters in force.
+    Rolled {
+        /// The cluster.
+        cluster: ClusterId,
+        /// The member.
+        instance: InstanceId,
+    },
+    /// A member does not take the newest parameters, or does not come back with them: no other is told.
+    HaltRollout {
+        /// The cluster.
+        cluster: ClusterId,
+        /// The parameters it is about.
+        revision: Generation,
+        /// Why, for people.
+        why: String,
     },
     /// Steps that are no longer needed.
     DropTasks {

@@ -63,6 +63,8 @@ pub struct MemberReport {
     pub engine: Option<Report>,
     /// Generation of the guest config in force.
     pub config_generation: u64,
+    /// The restart generation under which the running engine was started.
+    pub restart_generation: u64,
     /// Since when its machine or its engine is reported as failed, without a break, as far as this leader heard.
     pub failed_since: Option<Timestamp>,
 }

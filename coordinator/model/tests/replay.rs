@@ -14,13 +14,13 @@ use shardplane_model::{
     engine::{ClusterSpec, Fact, valkey},
     resource::{Metadata, Spec, User},
     state::{
-        Footprint, HostFacts, Image, Instance, Intent, OperationKind, Sealed, Settings, State, VmOffer,
-        VolumeOffer,
+        Footprint, HostFacts, Image, Instance, Intent, OperationKind, Parameters, Sealed, Settings, State,
+        VmOffer, VolumeOffer,
     },
     time::{Millis, Timestamp},
 };
 use shardplane_proto::ids::{
-    ClusterId, GroupId, HostId, InstanceId, OperationId, RequestId, ResourceId, TaskId,
+    ClusterId, Generation, GroupId, HostId, InstanceId, OperationId, RequestId, ResourceId, TaskId,
 };
 
 fn put(number: u128, spec: Spec) -> Command {
@@ -95,6 +95,9 @@ fn log() -> Vec<Entry> {
         created: Timestamp(1),
         fact: None,
         moved: None,
+        parameters: Parameters::default(),
+        config_generation: Generation::default(),
+        restart_generation: Generation::default(),
     };
     let fact = valkey::facts::ValkeyFact {
         stands_down: false,

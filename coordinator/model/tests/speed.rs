@@ -105,6 +105,7 @@ fn healthy(state: &State, observed: &mut Observed) {
                 engine_message: String::new(),
                 engine: Some(Report::Valkey(report)),
                 config_generation: 0,
+                restart_generation: 0,
                 failed_since: None,
             };
             observed.members.insert(member.id, said);

@@ -213,6 +213,7 @@ mod tests {
             engine_message: String::new(),
             engine: None,
             config_generation: 0,
+            restart_generation: 0,
             failed_since: None,
         }
     }

@@ -148,6 +148,7 @@ pub(super) fn report(
                 engine_message: cut(guest.message),
                 engine: engine.filter(|_| answers),
                 config_generation: guest.config_generation,
+                restart_generation: guest.restart_generation,
                 failed_since: None,
             },
         ));

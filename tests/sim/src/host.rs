@@ -136,6 +136,7 @@ impl SimHost {
                 engine_message: String::new(),
                 engine: node.map(|node| Report::Valkey(node.report(now))),
                 config_generation: machine.config_generation,
+                restart_generation: machine.restart_generation,
                 failed_since: None,
             };
             (*id, said)

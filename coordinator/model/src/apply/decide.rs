@@ -36,6 +36,11 @@ impl Step<'_> {
                 self.known(*cluster)?;
                 self.start_tasks(*cluster, *operation, new_operation.as_ref(), tasks)
             }
+            Decision::Roll { cluster, instance, revision, operation, new_operation } => {
+                self.roll(*cluster, *instance, *revision, *operation, new_operation.as_ref())
+            }
+            Decision::Rolled { cluster, instance } => self.rolled(*cluster, *instance),
+            Decision::HaltRollout { cluster, revision, why } => self.halt_rollout(*cluster, *revision, why),
             Decision::DropTasks { tasks } => {
                 let changed = tasks
                     .iter()
@@ -178,10 +183,31 @@ impl Step<'_> {
                     instance.group
                 )));
             }
+            let parameters = self.parameters_for_new(cluster);
+            let instance = Instance { parameters, ..instance.clone() };
             self.state.instances.insert(instance.id, instance.clone());
             if let Some(cluster) = self.state.clusters.get_mut(&cluster) {
                 cluster.instances.push(instance.id);
             }
+        }
+        Ok(())
+    }
+
+    /// The operation runs, or begins now.
+    pub(super) fn ensure_operation(
+        &mut self,
+        cluster: ClusterId,
+        operation: shardplane_proto::ids::OperationId,
+        new: Option<&NewOperation>,
+    ) -> Result<(), Refusal> {
+        let running =
+            |s: &State| s.operations.get(&operation).is_some_and(|o| o.state == OperationState::Running);
+        if !running(self.state) {
+            // One that has ended does not begin again: its steps were for a state that is over.
+            let Some(new) = new.filter(|new| !self.state.operations.contains_key(&new.id)) else {
+                return Err(Refusal::outdated(format!("operation {operation} has ended")));
+            };
+            self.begin(cluster, new);
         }
         Ok(())
     }
@@ -193,15 +219,7 @@ impl Step<'_> {
         new: Option<&NewOperation>,
         tasks: &[NewTask],
     ) -> Result<Applied, Refusal> {
-        let running =
-            |s: &State| s.operations.get(&operation).is_some_and(|o| o.state == OperationState::Running);
-        if !running(self.state) {
-            // One that has ended does not begin again: its steps were for a state that is over.
-            let Some(new) = new.filter(|new| !self.state.operations.contains_key(&new.id)) else {
-                return Err(Refusal::outdated(format!("operation {operation} has ended")));
-            };
-            self.begin(cluster, new);
-        }
+        self.ensure_operation(cluster, operation, new)?;
         let mut started = false;
         for new in tasks {
             let performer =

@@ -6,6 +6,7 @@ mod decide;
 mod leave;
 mod notice;
 mod operations;
+pub(crate) mod parameters;
 mod prune;
 mod shrink;
 mod tokens;
@@ -18,7 +19,7 @@ use crate::{
     command::{Applied, Command, Delete, Entry, Put},
     refusal::{Refusal, RefusalCode},
     resource::{Change, ChangeKind, Outcome, Resource, Spec},
-    state::{Cluster, Event, Intent, Presence, Request, Settings, Severity, State, TaskState},
+    state::{Cluster, Event, Intent, Presence, Request, Rollout, Settings, Severity, State, TaskState},
     validate,
 };
 
@@ -84,7 +85,7 @@ impl Step<'_> {
 
     fn put(&mut self, put: &Put) -> Result<Applied, Refusal> {
         let existing = self.state.resources.get(&put.id).cloned();
-        if let Some(existing) = existing.as_ref().filter(|_| validate::unchanged(self.state, put)) {
+        if let Some(existing) = existing.as_ref().filter(|_| self.says_nothing_new(put)) {
             return Ok(Applied::Accepted { request: existing.change.request });
         }
         validate::check(self.state, put)?;
@@ -111,7 +112,11 @@ impl Step<'_> {
         };
         self.record(&resource);
         match &put.spec {
-            Spec::Cluster(spec) if spec_changed => self.want_cluster(put.id.into(), spec.engine()),
+            Spec::Cluster(spec) if spec_changed => {
+                self.want_cluster(put.id.into(), spec.engine());
+                self.want_parameters_of(put.id.into(), spec, put.request);
+            }
+            Spec::ParametersSet { parameters, .. } => self.parameters_edited(put.id, parameters),
             Spec::VpcSubnet { .. } if !self.state.vnis.contains_key(&put.id) => {
                 self.state.vnis.insert(put.id, State::FIRST_VNI + self.state.vnis_used);
                 self.state.vnis_used += 1;
@@ -120,11 +125,20 @@ impl Step<'_> {
             | Spec::HostingProvider
             | Spec::Vpc { .. }
             | Spec::VpcSubnet { .. }
-            | Spec::Cluster(_)
-            | Spec::ParametersSet { .. } => {}
+            | Spec::Cluster(_) => {}
         }
         self.state.resources.insert(put.id, resource);
         Ok(Applied::Accepted { request: put.request })
+    }
+
+    /// Whether the resource is already what this asks for. A set whose rollout was halted somewhere is tried again.
+    fn says_nothing_new(&self, put: &Put) -> bool {
+        let halted = |id: &ClusterId| {
+            self.state.clusters.get(id).is_some_and(|cluster| cluster.rollout.halted().is_some())
+        };
+        let again = matches!(put.spec, Spec::ParametersSet { .. })
+            && self.state.attached_to(put.id).iter().any(halted);
+        !again && validate::unchanged(self.state, put)
     }
 
     fn want_cluster(&mut self, id: ClusterId, engine: crate::engine::EngineKind) {
@@ -142,6 +156,7 @@ impl Step<'_> {
                     last_move: None,
                     bad_hosts: Vec::new(),
                     disturbed: generation,
+                    rollout: Rollout::default(),
                 };
                 self.state.clusters.insert(id, cluster);
             }

@@ -125,6 +125,9 @@ impl Step<'_> {
             operation.ended = Some(now);
             operation.state = OperationState::Cancelled { by: by.name.clone() };
         }
+        if operation.kind == OperationKind::Rollout {
+            self.halt(operation.cluster, &format!("cancelled by {}", by.name));
+        }
         let message = format!("operation {id} was cancelled by {}: {}", by.name, operation.cause);
         self.event(
             Severity::Warning,

@@ -67,10 +67,21 @@ impl EngineKind {
         }
     }
 
-    /// Rules for the content of a parameter set, with paths below `spec.parameters`.
-    pub fn check_parameters(self, parameters: &BTreeMap<String, String>) -> Vec<Violation> {
+    /// Rules for the content of a parameter set, with paths below `spec.parameters`. Without a version, the newest counts.
+    pub fn check_parameters(
+        self,
+        parameters: &BTreeMap<String, String>,
+        version: Option<&str>,
+    ) -> Vec<Violation> {
         match self {
-            EngineKind::Valkey => valkey::parameters::check(parameters),
+            EngineKind::Valkey => valkey::parameters::check(parameters, version),
+        }
+    }
+
+    /// Whether members have to restart to go from one set of parameters to the other.
+    pub fn needs_restart(self, old: &BTreeMap<String, String>, new: &BTreeMap<String, String>) -> bool {
+        match self {
+            EngineKind::Valkey => valkey::parameters::needs_restart(old, new),
         }
     }
 
@@ -142,6 +153,13 @@ impl ClusterSpec {
         }
     }
 
+    /// The parameter set it names.
+    pub fn parameters_set(&self) -> Option<ResourceId> {
+        match self {
+            ClusterSpec::Valkey(spec) => spec.parameters_set,
+        }
+    }
+
     /// Its sealed password.
     pub fn secret(&self) -> &Sealed {
         match self {
@@ -180,11 +198,34 @@ pub enum Report {
     Valkey(v1::ValkeyReport),
 }
 
+/// What a running engine says about its parameters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InForce {
+    /// Names that do not have the wanted value.
+    pub unapplied: Vec<String>,
+    /// Names that the engine refused, with its text.
+    pub refused: Vec<(String, String)>,
+}
+
 impl Report {
     /// What the step under way has done so far, by the names that its outcome counts with.
     pub fn under_way(&self) -> Vec<(&'static str, u64)> {
         match self {
             Report::Valkey(report) => valkey::facts::under_way(report),
+        }
+    }
+
+    /// Whether the parameters of its config are in force.
+    pub fn parameters(&self) -> InForce {
+        match self {
+            Report::Valkey(report) => InForce {
+                unapplied: report.unapplied_directives.clone(),
+                refused: report
+                    .refused_directives
+                    .iter()
+                    .map(|refusal| (refusal.name.clone(), refusal.error.clone()))
+                    .collect(),
+            },
         }
     }
 

@@ -1,6 +1,6 @@
 //! One cluster's turn. In: its view. Out: the next decisions for it, in this order: let a deleted one go, fail what cannot be,
-//! replace lost members (after letting surplus replicas go), fill empty seats, finish moves, engine steps, say that it is whole, empty
-//! hosts that are drained, improve its spread.
+//! judge the member that was told new parameters, replace lost members (after letting surplus replicas go), fill empty seats, finish
+//! moves, bring parameters to the next member, engine steps, say that it is whole, empty hosts that are drained, improve its spread.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,9 @@ use super::{
     draft::{Draft, Seat},
     drain,
     place::{self, Vacancy},
-    rebalance, shrink, tasks,
+    rebalance,
+    rollout::Roll,
+    shrink, tasks,
 };
 use crate::{
     command::{Decision, NewOperation, Reservation},
@@ -66,6 +68,7 @@ pub(super) fn plan<'s>(
         Turn::deleted,
         Turn::failed,
         Turn::impossible,
+        Turn::watch_roll,
         Turn::shrink,
         Turn::replace_lost,
         Turn::fill_seats,
@@ -269,6 +272,13 @@ impl Turn<'_, '_, '_> {
         if self.view.cluster.formed {
             steps.extend(self.stand_again());
         }
+        let rolling = match self.roll_out(whole && steps.is_empty()) {
+            Roll::Nothing => false,
+            Roll::Pending(step) => {
+                steps.extend(step);
+                true
+            }
+        };
         let roles = self.view.roles();
         let switching = |task: &crate::state::Task| {
             let done = roles.contains(&(task.instance, Role::Primary));
@@ -293,6 +303,9 @@ impl Turn<'_, '_, '_> {
             self.wait_for_gone();
         }
         if shrinking || self.surplus().next().is_some() {
+            return Then::Stop;
+        }
+        if rolling {
             return Then::Stop;
         }
         if self.view.resource.change.outcome == Outcome::InFlight {

@@ -15,6 +15,7 @@ mod place;
 mod rebalance;
 mod rehearse;
 mod replace;
+mod rollout;
 mod score;
 mod shrink;
 mod tasks;
@@ -28,6 +29,7 @@ pub use explain::explain;
 pub use foresee::{Foreseen, Question, foresee, foresee_all};
 pub use outlook::Outlook;
 pub use rehearse::{Fate, Rehearsal, Rehearsed, RehearsedCluster, rehearse};
+pub(crate) use rollout::shortfall;
 
 use crate::{
     command::{Command, Decision},

@@ -1,7 +1,7 @@
 //! Choosing hosts. In: seats to fill. Out: reservations, all or none, or why not. Called for creates, added replicas,
 //! replacements and moves alike, so that every verb follows the same policy.
 
-use shardplane_proto::ids::{HostId, InstanceId, ResourceId};
+use shardplane_proto::ids::{Generation, HostId, InstanceId, ResourceId};
 
 use super::{
     NewIds,
@@ -13,7 +13,7 @@ use crate::{
     engine::{ClusterView, GroupSpec},
     net::{Cidr, mac_of},
     resource::Spec,
-    state::{Footprint, Instance, Intent, State},
+    state::{Footprint, Instance, Intent, Parameters, State},
 };
 
 /// A seat to fill.
@@ -118,6 +118,10 @@ pub fn fill(
             created: view.now,
             fact: None,
             moved: None,
+            // Which ones those are is for the log to say.
+            parameters: Parameters::default(),
+            config_generation: Generation::default(),
+            restart_generation: Generation::default(),
         };
         reservations.push(Reservation { instance, own_group_on_host: best.own_group_on_host });
     }

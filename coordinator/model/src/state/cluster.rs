@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use serde::{Deserialize, Serialize};
 use shardplane_proto::ids::{ClusterId, Generation, GroupId, HostId, InstanceId, ResourceId, TaskId};
 
-use super::{Footprint, Moved};
+use super::{Footprint, Moved, Parameters, Rollout};
 use crate::{
     engine::{EngineKind, Fact},
     time::{Millis, Timestamp},
@@ -33,6 +33,9 @@ pub struct Cluster {
     /// Log index of the last change of its spec, its members or its primaries that no move made.
     #[serde(default, skip_serializing_if = "super::first")]
     pub disturbed: Generation,
+    /// Its parameters and how far they are.
+    #[serde(default, skip_serializing_if = "Rollout::never_was")]
+    pub rollout: Rollout,
 }
 
 impl Cluster {
@@ -107,6 +110,19 @@ pub struct Instance {
     /// Set when it was made for the sake of spread: it is moved once for one cause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved: Option<Moved>,
+    /// The parameters it is configured with.
+    #[serde(default, skip_serializing_if = "Parameters::never_set")]
+    pub parameters: Parameters,
+    /// Log index of the last change of what its guest alone is configured with.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub config_generation: Generation,
+    /// Log index of the last change for which its engine has to start anew.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub restart_generation: Generation,
+}
+
+fn is_zero(generation: &Generation) -> bool {
+    *generation == Generation::default()
 }
 
 impl Instance {

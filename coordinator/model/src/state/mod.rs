@@ -6,6 +6,7 @@ mod cordon;
 mod host;
 mod moved;
 mod operation;
+mod parameters;
 mod settings;
 mod token;
 
@@ -28,6 +29,7 @@ pub use self::{
     host::{Footprint, Host, HostCondition, HostFacts, Image, Presence},
     moved::{Aim, Moved},
     operation::{Goal, Operation, OperationKind, OperationState, Task, TaskState},
+    parameters::{Halted, Parameters, Rolling, Rollout},
     settings::{Settings, VmOffer, VolumeOffer},
     token::{Scope, Sealed, Token},
 };
@@ -104,6 +106,21 @@ impl State {
     pub fn instances_of(&self, cluster: ClusterId) -> impl Iterator<Item = &Instance> {
         let ids = self.clusters.get(&cluster).map(|c| c.instances.clone()).unwrap_or_default();
         ids.into_iter().filter_map(|id| self.instances.get(&id))
+    }
+
+    /// The member of a cluster that was told its parameters last and has not shown them; none when it is leaving.
+    pub fn rolling(&self, cluster: ClusterId) -> Option<Rolling> {
+        let rolling = self.clusters.get(&cluster)?.rollout.rolling?;
+        self.instances.get(&rolling.instance).filter(|instance| instance.wanted()).map(|_| rolling)
+    }
+
+    /// Clusters whose spec names this parameter set.
+    pub fn attached_to(&self, set: ResourceId) -> Vec<ClusterId> {
+        let names = |id: &&ClusterId| {
+            let resource = self.resources.get(&ResourceId::from(**id));
+            resource.and_then(|resource| resource.cluster_spec()?.parameters_set()) == Some(set)
+        };
+        self.clusters.keys().filter(names).copied().collect()
     }
 
     /// Tasks of a cluster that are asked for and not ended.

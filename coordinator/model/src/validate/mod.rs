@@ -121,7 +121,7 @@ fn parse_spec(body: &v1::resource::Body, wrong: &mut Vec<Violation>) -> (Option<
         }
         Body::ValkeyParametersSet(set) => {
             let parameters: BTreeMap<_, _> = set.spec.clone().unwrap_or_default().parameters;
-            wrong.extend(EngineKind::Valkey.check_parameters(&parameters));
+            wrong.extend(EngineKind::Valkey.check_parameters(&parameters, None));
             (Some(Spec::ParametersSet { engine: EngineKind::Valkey, parameters }), None)
         }
         Body::Valkey(cluster) => {
@@ -202,6 +202,9 @@ fn violations(
             "is this folder or one inside it; a folder cannot hold itself",
         ));
     }
+    if let Spec::Cluster(new) = spec {
+        wrong.extend(unfit_set(state, new));
+    }
     let existing = state.resources.get(&id);
     match (existing.map(|r| &r.spec), spec) {
         (Some(old), new) if old.kind() != new.kind() => {
@@ -240,14 +243,8 @@ fn violations(
             }
         }
         (None, Spec::VpcSubnet { vpc, cidr }) => wrong.extend(overlap(state, *vpc, *cidr)),
-        (Some(Spec::ParametersSet { parameters: old, .. }), Spec::ParametersSet { parameters, .. })
-            if old != parameters =>
-        {
-            let users = used_by(state, id);
-            if !users.is_empty() {
-                let text = format!("cannot change while {} uses the set; make a new set", users.join(", "));
-                wrong.push(Violation::new("spec.parameters", text));
-            }
+        (Some(_), Spec::ParametersSet { engine, parameters }) => {
+            wrong.extend(unfit_for_users(state, id, *engine, parameters))
         }
         (
             _,
@@ -258,6 +255,37 @@ fn violations(
             | Spec::Cluster(_)
             | Spec::ParametersSet { .. },
         ) => {}
+    }
+    wrong
+}
+
+/// What of the set that a cluster names its version cannot do.
+fn unfit_set(state: &State, cluster: &ClusterSpec) -> Option<Violation> {
+    let set = cluster.parameters_set()?;
+    let Spec::ParametersSet { engine, parameters } = &state.resources.get(&set)?.spec else { return None };
+    let version = cluster.needs().version;
+    let wrong: Vec<String> =
+        engine.check_parameters(parameters, Some(&version)).iter().map(Violation::to_string).collect();
+    let text = format!("{set} does not fit version {version}: {}", wrong.join("; "));
+    (!wrong.is_empty()).then(|| Violation::new("spec.parametersSetId", text))
+}
+
+/// What of an edited set the clusters that use it cannot do.
+fn unfit_for_users(
+    state: &State,
+    set: ResourceId,
+    engine: EngineKind,
+    parameters: &BTreeMap<String, String>,
+) -> Vec<Violation> {
+    let everywhere = engine.check_parameters(parameters, None);
+    let mut wrong = Vec::new();
+    for user in state.attached_to(set).iter().filter_map(|id| state.resources.get(&ResourceId::from(*id))) {
+        let version = user.cluster_spec().map(|spec| spec.needs().version).unwrap_or_default();
+        let there = engine.check_parameters(parameters, Some(&version));
+        for Violation { path, message } in there.into_iter().filter(|one| !everywhere.contains(one)) {
+            let whose = format!("{message} ({} {}, {})", user.kind(), user.metadata.name, user.id);
+            wrong.push(Violation::new(path, whose));
+        }
     }
     wrong
 }

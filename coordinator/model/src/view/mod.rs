@@ -4,6 +4,7 @@
 mod foreseen;
 mod operations;
 mod operator;
+pub mod parameters;
 pub mod spread;
 
 pub use foreseen::{change_plan, host_plan};

@@ -50,7 +50,8 @@ pub fn create(spec: &ValkeySpec, settings: &Settings) -> Vec<Violation> {
 
 fn unchangeable<T: PartialEq>(path: &str, old: &T, new: &T, wrong: &mut Vec<Violation>) {
     if old != new {
-        wrong.push(Violation::new(path, "cannot change after creation; create a new cluster instead"));
+        let text = "cannot change after creation: spec.parametersSetId changes freely, spec.shards and spec.replicasPerShard by one step; create a new cluster instead";
+        wrong.push(Violation::new(path, text));
     }
 }
 
@@ -64,10 +65,6 @@ pub fn modify(old: &ValkeySpec, new: &ValkeySpec) -> Vec<Violation> {
     unchangeable("spec.useFqdn", &old.use_fqdn, &new.use_fqdn, &mut wrong);
     unchangeable("spec.createPublicIpv4", &old.create_public_ipv4, &new.create_public_ipv4, &mut wrong);
     unchangeable("spec.rootPassword", &old.root_password, &new.root_password, &mut wrong);
-    if old.parameters_set != new.parameters_set {
-        let text = "cannot be swapped on a running cluster by this release; attach the set when the cluster is created";
-        wrong.push(Violation::new("spec.parametersSetId", text));
-    }
     shards(old, new, &mut wrong);
     replicas(old, new, &mut wrong);
     wrong

@@ -1,4 +1,4 @@
-//! What a Valkey guest is configured with. In: the spec, its parameter set and the instance. Out: the engine's config message;
+//! What a Valkey guest is configured with. In: the spec and the instance with its parameters. Out: the engine's config message;
 //! the agent carries it without looking in.
 
 use std::collections::BTreeMap;
@@ -6,10 +6,9 @@ use std::collections::BTreeMap;
 use prost::Message as _;
 use shardplane_proto::v1;
 
-use super::{BUS_PORT, PORT, facts::fact_of, spec::ValkeySpec};
+use super::{BUS_PORT, PORT, facts::fact_of, parameters, spec::ValkeySpec};
 use crate::{
     engine::Member,
-    resource::Spec,
     state::{Instance, State},
 };
 
@@ -28,27 +27,19 @@ fn defaults(memory_mib: u64, can_vote: bool) -> BTreeMap<String, String> {
         ("maxmemory", (memory_mib * 1024 * 1024 / 4 * 3).to_string()),
         ("maxmemory-policy", "noeviction".to_owned()),
         ("repl-backlog-size", "16mb".to_owned()),
-        ("save", "\"\"".to_owned()),
+        ("save", String::new()),
     ]
     .into_iter()
     .map(|(name, value)| (name.to_owned(), value))
     .collect()
 }
 
-fn directives(state: &State, spec: &ValkeySpec, instance: &Instance) -> BTreeMap<String, String> {
-    let mut directives = defaults(instance.footprint.memory_mib, spec.shards.len() >= 3);
-    let set = spec.parameters_set.and_then(|id| state.resources.get(&id));
-    match set.map(|resource| &resource.spec) {
-        Some(Spec::ParametersSet { parameters, .. }) => directives.extend(parameters.clone()),
-        Some(
-            Spec::Folder
-            | Spec::HostingProvider
-            | Spec::Vpc { .. }
-            | Spec::VpcSubnet { .. }
-            | Spec::Cluster(_),
-        )
-        | None => {}
-    }
+/// Every directive by name: what the parameters say, else the platform, else the engine itself. Nothing is left out, so that a directive
+/// that the parameters no longer hold goes back to its default in an engine that runs.
+fn directives(spec: &ValkeySpec, instance: &Instance) -> BTreeMap<String, String> {
+    let mut directives: BTreeMap<String, String> = parameters::defaults(&spec.version).collect();
+    directives.extend(defaults(instance.footprint.memory_mib, spec.shards.len() >= 3));
+    directives.extend(instance.parameters.values.clone());
     directives
 }
 
@@ -61,7 +52,7 @@ pub fn render(
     secret: &str,
     primary_elsewhere: Option<&Member<'_>>,
 ) -> Vec<u8> {
-    let directives = directives(state, spec, instance);
+    let directives = directives(spec, instance);
     let node_timeout_ms = directives
         .get("cluster-node-timeout")
         .and_then(|value| value.parse().ok())

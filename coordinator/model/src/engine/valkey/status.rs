@@ -11,7 +11,7 @@ use super::{
 use crate::{
     engine::{ClusterView, Member, Role},
     state::Settings,
-    view::spread,
+    view::{parameters, spread},
 };
 
 fn endpoint(member: &Member<'_>) -> String {
@@ -104,6 +104,7 @@ fn conditions(view: &ClusterView<'_>, waiting: &[String]) -> Vec<v1::Condition> 
         message,
     };
     let wanted = view.wanted().count();
+    let parameters = parameters::in_sync(view);
     let answering = view.wanted().filter(|m| report_of(m).is_some()).count();
     let limits: Vec<String> = view
         .wanted()
@@ -121,6 +122,7 @@ fn conditions(view: &ClusterView<'_>, waiting: &[String]) -> Vec<v1::Condition> 
             answering == wanted && wanted > 0,
             format!("{answering} of {wanted} instances answer"),
         ),
+        condition("ParametersInSync", parameters.ok, parameters.message),
         condition("NothingWaits", waiting.is_empty(), waiting.join("; ")),
         condition(
             "LimitsEnforced",
