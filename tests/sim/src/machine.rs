@@ -137,7 +137,6 @@ impl Machine {
             (self.held_until, self.jobs) = (None, BTreeMap::new());
             return;
         }
-        self.restart(spec.restart_generation, around);
         if !self.start(id, spec.restart_generation, config, around) {
             return;
         }
@@ -147,6 +146,9 @@ impl Machine {
             engine.directives.set(&config.directives, refuses);
         }
         self.config_generation = spec.config_generation;
+        if self.restart(spec.restart_generation, config, around) {
+            return;
+        }
         for task in &spec.tasks {
             let task_id: TaskId = task.task_id.parse().unwrap();
             if self.outcomes.contains_key(&task_id) {
@@ -187,13 +189,18 @@ impl Machine {
         true
     }
 
-    fn restart(&mut self, generation: u64, around: &mut Around<'_>) {
+    /// A restart that was ordered, once what goes without one is in force. One that leads others waits until another leads.
+    fn restart(&mut self, generation: u64, config: &v1::ValkeyConfig, around: &mut Around<'_>) -> bool {
         let (now, delay) = (around.now, 500 + around.rng.below(1_500));
         let starts = self.restart_generation < generation;
-        let Some(node) = self.node_mut(around.mesh).filter(|node| node.up && starts) else { return };
+        let Some(node) = self.node_mut(around.mesh).filter(|node| node.up && starts) else { return false };
+        if (node.is_slot_master() && config.has_replicas) || !node.directives.refused.is_empty() {
+            return false;
+        }
         node.end();
         self.stopped();
         self.ready_at = Some(now + delay);
+        true
     }
 
     /// Starts the engine unless it is held back. Answers whether it runs.
@@ -210,6 +217,7 @@ impl Machine {
         let node = *self.node.get_or_insert_with(|| around.rng.draw() >> 1);
         let ip = config.announce_ip.parse().unwrap();
         let fresh = || Node::new(node, id, around.host, ip);
+        let refuses = around.mesh.refuses_directives.clone();
         let engine = around.mesh.nodes.entry(node).or_insert_with(fresh);
         if engine.up {
             return true;
@@ -222,7 +230,7 @@ impl Machine {
             }
         }
         engine.up = true;
-        engine.directives.start(&config.directives);
+        engine.directives.start(&config.directives, &refuses);
         self.restart_generation = restart_generation;
         self.held_until = None;
         true

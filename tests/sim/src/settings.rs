@@ -24,11 +24,17 @@ pub struct Directives {
 }
 
 impl Directives {
-    /// The engine starts with them.
-    pub fn start(&mut self, wanted: &[v1::ValkeyDirective]) {
+    /// The engine starts with them; what it does not take the supervisor leaves out.
+    pub fn start(&mut self, wanted: &[v1::ValkeyDirective], refuses: &BTreeMap<(String, String), String>) {
         self.want(wanted);
         self.in_force = self.wanted.clone();
         self.refused.clear();
+        for (directive, text) in refuses {
+            if self.wanted.get(&directive.0) == Some(&directive.1) {
+                self.in_force.remove(&directive.0);
+                self.refused.insert(directive.0.clone(), text.clone());
+            }
+        }
     }
 
     fn want(&mut self, wanted: &[v1::ValkeyDirective]) {

@@ -174,6 +174,6 @@ fn a_directive_for_the_start_waits_for_one_and_a_refused_one_is_told() {
     let report = node.report(world.now);
     assert_eq!(report.unapplied_directives, ["hz", "io-threads"]);
     assert_eq!(report.refused_directives.iter().map(|r| r.name.as_str()).collect::<Vec<_>>(), ["hz"]);
-    node.directives.start(&all);
+    node.directives.start(&all, &Default::default());
     assert!(node.report(world.now).unapplied_directives.is_empty());
 }

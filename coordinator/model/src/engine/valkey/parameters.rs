@@ -28,7 +28,7 @@ pub fn forbidden(name: &str) -> Option<&'static str> {
         Some(beginning) => lower.starts_with(beginning),
         None => lower == **pattern,
     };
-    FORBIDDEN.iter().find(|(names, _)| names.iter().any(|name| is(name))).map(|(_, why)| *why)
+    FORBIDDEN.iter().find(|(names, _)| names.iter().any(is)).map(|(_, why)| *why)
 }
 
 /// Every directive that this version knows, with the engine's own value.
