@@ -199,7 +199,12 @@ impl Turn<'_, '_, '_> {
         if let Some(moved) = view.wanted().find(|m| m.instance.replaces.is_some()) {
             return Some(format!("parameters wait until instance {} has taken its place", moved.instance.id));
         }
-        if let Some(leaver) = view.members.iter().find(|m| !m.instance.wanted() && !lost(m)) {
+        if self.surplus().next().is_some() {
+            return Some("parameters wait until no shard has a replica too many".to_owned());
+        }
+        // One that was replaced may be on a host that never says so.
+        let leaves = |m: &&Member<'_>| !m.instance.wanted() && !lost(m) && m.instance.surplus();
+        if let Some(leaver) = view.members.iter().find(leaves) {
             return Some(format!("parameters wait until instance {} is gone", leaver.instance.id));
         }
         let first = |o: &&crate::state::Operation| {
