@@ -37,6 +37,11 @@ pub enum Phase {
         /// For people.
         why: String,
     },
+    /// Asked to end so that it starts anew. When it has not ended by then, it goes on as it is.
+    Restarting {
+        /// When it is given up.
+        until: Instant,
+    },
     /// Asked to end; killed then.
     Stopping {
         /// When it is killed.
@@ -54,7 +59,7 @@ impl Phase {
             Self::Holding { .. } => EngineState::Holding,
             Self::Starting => EngineState::Starting,
             // Until it is gone an engine that was asked to end still serves.
-            Self::Running | Self::Stopping { .. } => EngineState::Running,
+            Self::Running | Self::Restarting { .. } | Self::Stopping { .. } => EngineState::Running,
             Self::Pausing { .. } => EngineState::Failed,
             Self::Stopped => EngineState::Stopped,
         }
@@ -64,7 +69,7 @@ impl Phase {
     pub fn deadline(&self) -> Option<Instant> {
         match self {
             Self::Holding { until, .. } => *until,
-            Self::Pausing { until, .. } => Some(*until),
+            Self::Pausing { until, .. } | Self::Restarting { until } => Some(*until),
             Self::Stopping { kill_at } => Some(*kill_at),
             Self::Waiting | Self::Starting | Self::Running | Self::Stopped => None,
         }
@@ -112,6 +117,7 @@ pub fn hung_for(phase: &Phase, answered: Instant, now: Instant) -> Option<Durati
         | Phase::Holding { .. }
         | Phase::Starting
         | Phase::Pausing { .. }
+        | Phase::Restarting { .. }
         | Phase::Stopping { .. }
         | Phase::Stopped => None,
     }
@@ -119,6 +125,11 @@ pub fn hung_for(phase: &Phase, answered: Instant, now: Instant) -> Option<Durati
 
 /// Deadline of an orderly stop when the host or a signal names none.
 pub const STOP_DEADLINE: Duration = Duration::from_secs(15);
+
+/// An engine that was asked to end for a restart goes on as it is when it has not by then: nothing may be lost for a restart.
+pub const RESTART_DEADLINE: Duration = Duration::from_secs(30);
+/// After its answer to that, it is gone at once or not at all.
+pub const RESTART_ENDS: Duration = Duration::from_secs(5);
 
 /// When a stop becomes a kill: a second request can only shorten the first.
 pub fn kill_at(phase: &Phase, asked: Duration, now: Instant) -> Instant {
@@ -129,6 +140,7 @@ pub fn kill_at(phase: &Phase, asked: Duration, now: Instant) -> Instant {
         | Phase::Starting
         | Phase::Running
         | Phase::Pausing { .. }
+        | Phase::Restarting { .. }
         | Phase::Stopped => now + asked,
     }
 }

@@ -55,6 +55,11 @@ impl Tasks {
         Some(task)
     }
 
+    /// Whether a task is being performed.
+    pub fn is_busy(&self) -> bool {
+        self.running.is_some()
+    }
+
     /// Records the end of the running task and returns what to answer.
     pub fn finish(&mut self, result: Result<(), String>, done: Done) -> Option<TaskOutcome> {
         let task_id = self.running.take()?;

@@ -129,8 +129,19 @@ pub trait Engine: Send + Sync {
     -> BoxFuture<'a, Result<(), EngineError>>;
     /// Brings the running engine from this config to `next`, as far as it goes without a restart.
     fn apply<'a>(&'a self, next: &'a GuestConfig) -> BoxFuture<'a, Result<(), EngineError>>;
+    /// Performs one task, idempotently. The caller sets the deadline.
+    fn perform<'a>(&'a self, payload: &'a [u8]) -> BoxFuture<'a, Result<(), EngineError>>;
+    /// Brings the running engine from this config to `next`, as far as it goes without a restart. Answers the engine under `next`, which
+    /// knows what the running one refused of it.
+    fn apply<'a>(&'a self, next: &'a GuestConfig) -> BoxFuture<'a, Result<Arc<dyn Engine>, EngineError>>;
     /// Asks the engine to end in order. The caller watches the process and kills it past the deadline.
     fn stop(&self) -> BoxFuture<'_, Result<(), EngineError>>;
+    /// Why a restart that was ordered has to wait, as the engine's last report shows it.
+    fn restart_waits(&self, latest: &Report) -> Option<&'static str>;
+    /// Asks the engine to end in order with its data on disk, whatever the config says, so that it starts again with them.
+    fn stop_for_restart(&self) -> BoxFuture<'_, Result<(), EngineError>>;
+    /// The same without the part that kept the engine from starting, by what it wrote last; none when it was something else.
+    fn without_what_failed(&self, last_words: &str) -> Option<Arc<dyn Engine>>;
 }
 
 /// The engine called `name` under this config.

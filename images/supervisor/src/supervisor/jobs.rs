@@ -14,6 +14,9 @@ use super::{InForce, Supervisor};
 use crate::{
     engine::{self, Done, Engine, EngineError, Report},
     lifecycle::Phase,
+    engine::{Engine, EngineError, Report},
+    lifecycle::{self, Phase},
+    tasks,
 };
 
 /// For one report or one change of a running engine; the connection has shorter ones of its own.
@@ -21,14 +24,18 @@ const JOB_DEADLINE: Duration = Duration::from_secs(5);
 /// A starting engine is asked at this pace, so that a failover or a new cluster does not wait for the next tick.
 const STARTING_POLL: Duration = Duration::from_millis(50);
 
-/// The end of a job. The number is the engine start it belongs to: what a dead process said counts no more.
+/// The end of a job. The first number is the engine start it belongs to: what a dead process said counts no more. The second is the
+/// generation of the config.
 pub enum Job {
     /// The engine was asked about itself.
     Asked(u32, Result<Report, EngineError>),
     /// A task was performed, and what it did.
     Performed(Result<(), EngineError>, Done),
+    Asked(u32, u64, Result<Report, EngineError>),
+    /// A task was performed.
+    Performed(Result<(), EngineError>),
     /// The running engine was brought to a new config.
-    Applied(u32, Arc<dyn Engine>, u64, Result<(), EngineError>),
+    Applied(u32, u64, Result<Arc<dyn Engine>, EngineError>),
     /// The engine was asked to end.
     Stopped(Result<(), EngineError>),
 }
@@ -36,16 +43,16 @@ pub enum Job {
 impl Supervisor {
     pub(super) fn ask(&mut self) {
         let asks = matches!(self.phase, Phase::Starting | Phase::Running);
-        if let Some(InForce { engine, .. }) = &self.in_force
+        if let Some(InForce { engine, generation, .. }) = &self.in_force
             && asks
             && !self.asking
         {
-            let (engine, start) = (engine.clone(), self.starts);
+            let (engine, start, generation) = (engine.clone(), self.starts, *generation);
             let pause = if self.phase == Phase::Starting { STARTING_POLL } else { Duration::ZERO };
             self.asking = true;
             self.jobs.spawn(async move {
                 sleep(pause).await;
-                Job::Asked(start, in_time(JOB_DEADLINE, engine.report()).await)
+                Job::Asked(start, generation, in_time(JOB_DEADLINE, engine.report()).await)
             });
         }
     }
@@ -57,10 +64,6 @@ impl Supervisor {
             return;
         }
         let (wanted, engine) = (wanted.clone(), in_force.engine.clone());
-        let next = match engine::open(&self.image.engine, &wanted) {
-            Ok(next) => next,
-            Err(error) => return self.refuse(wanted.generation, &error),
-        };
         if let Err(error) = self.ensure_nic().await {
             return self.refuse(wanted.generation, &error);
         }
@@ -68,8 +71,48 @@ impl Supervisor {
         self.applying = true;
         self.jobs.spawn(async move {
             let done = in_time(JOB_DEADLINE, engine.apply(&wanted)).await;
-            Job::Applied(start, next, wanted.generation, done)
+            Job::Applied(start, wanted.generation, done)
         });
+    }
+
+    /// Ends the engine so that it starts under the config that is in force, when that asks for it. What goes without a restart is in
+    /// force by then: an append-only file that is new is whole.
+    pub(super) fn restart_if_due(&mut self) {
+        let (Some(wanted), Some(in_force)) = (&self.wanted, &self.in_force) else { return };
+        let due = wanted.restart_generation > in_force.restart && wanted.generation == in_force.generation;
+        let Some(latest) = self
+            .latest
+            .as_ref()
+            .filter(|_| due && self.asked_under == wanted.generation && self.phase == Phase::Running)
+        else {
+            return;
+        };
+        if let Some(why) = in_force.engine.restart_waits(latest) {
+            self.refusal = why.to_owned();
+            return;
+        }
+        if self.applying || self.tasks.is_busy() {
+            return;
+        }
+        tracing::info!(generation = wanted.restart_generation, "engine is restarted as asked");
+        self.refusal.clear();
+        let engine = in_force.engine.clone();
+        self.jobs.spawn(async move {
+            Job::Stopped(in_time(lifecycle::RESTART_DEADLINE, engine.stop_for_restart()).await)
+        });
+        let until = Instant::now() + lifecycle::RESTART_DEADLINE + lifecycle::RESTART_ENDS;
+        self.phase = Phase::Restarting { until };
+    }
+
+    /// Whether the engine can be started without the part of its config that it named in its last words; then it is, at once.
+    pub(super) fn does_without(&mut self, last_words: &str) -> bool {
+        let Some(in_force) = &mut self.in_force else { return false };
+        let Some(engine) = in_force.engine.without_what_failed(last_words) else { return false };
+        tracing::warn!("engine is started without what it refuses:\n{last_words}");
+        in_force.engine = engine;
+        self.phase =
+            Phase::Pausing { until: Instant::now(), why: "starts without what it refuses".to_owned() };
+        true
     }
 
     fn refuse(&mut self, generation: u64, error: &EngineError) {
@@ -79,9 +122,9 @@ impl Supervisor {
     /// A job ended.
     pub fn job_ended(&mut self, ended: Result<Job, JoinError>) {
         match ended {
-            Ok(Job::Asked(start, answer)) => {
+            Ok(Job::Asked(start, generation, answer)) => {
                 self.asking = false;
-                self.answered(start, answer);
+                self.answered(start, generation, answer);
                 if self.phase == Phase::Starting {
                     self.ask();
                 }
@@ -91,21 +134,26 @@ impl Supervisor {
                 self.send_outcome(outcome);
                 self.ask();
             }
-            Ok(Job::Applied(start, next, generation, result)) => {
+            Ok(Job::Applied(start, generation, result)) => {
                 self.applying = false;
                 match result {
-                    Ok(()) if start == self.starts => {
+                    Ok(engine) if start == self.starts => {
                         tracing::info!(generation, "config in force");
                         self.refusal.clear();
-                        self.in_force = Some(InForce { engine: next, generation });
+                        let restart = self.in_force.as_ref().map_or(0, |before| before.restart);
+                        self.in_force = Some(InForce { engine, generation, restart });
                         self.ask();
                     }
                     // A process that was started since runs under the newest config already.
-                    Ok(()) => {}
+                    Ok(_) => {}
                     Err(error) => self.refuse(generation, &error),
                 }
             }
             Ok(Job::Stopped(Ok(()))) => {}
+            Ok(Job::Stopped(Err(error))) if matches!(self.phase, Phase::Restarting { .. }) => {
+                tracing::debug!("asked the engine to end for a restart: {error}");
+                self.phase = Phase::Restarting { until: Instant::now() + lifecycle::RESTART_ENDS };
+            }
             Ok(Job::Stopped(Err(error))) => {
                 // A closed connection is how success looks; if it was not, SIGTERM asks the same once more.
                 tracing::debug!("asked the engine to end: {error}");
@@ -124,13 +172,14 @@ impl Supervisor {
         }
     }
 
-    fn answered(&mut self, start: u32, answer: Result<Report, EngineError>) {
+    fn answered(&mut self, start: u32, generation: u64, answer: Result<Report, EngineError>) {
         if start != self.starts || self.process.is_none() {
             return;
         }
         match answer {
             Ok(report) => {
                 self.latest = Some(report);
+                self.asked_under = generation;
                 self.answered = Instant::now();
                 self.silence.clear();
                 if self.phase == Phase::Starting {

@@ -39,6 +39,8 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 struct InForce {
     engine: Arc<dyn Engine>,
     generation: u64,
+    /// The restart generation of the config it was started under.
+    restart: u64,
 }
 
 /// Everything about the engine of this guest.
@@ -59,6 +61,8 @@ pub struct Supervisor {
     applying: bool,
     tasks: Tasks,
     latest: Option<Report>,
+    /// Generation of the config that it was asked under.
+    asked_under: u64,
     /// When the engine answered last.
     answered: Instant,
     /// Why the engine does not answer.
@@ -87,6 +91,7 @@ impl Supervisor {
             applying: false,
             tasks: Tasks::default(),
             latest: None,
+            asked_under: 0,
             answered: Instant::now(),
             silence: String::new(),
             refusal: String::new(),
@@ -120,7 +125,7 @@ impl Supervisor {
             // A new config may lift a hold or cure what made the starts fail.
             Phase::Waiting | Phase::Holding { .. } | Phase::Pausing { .. } => self.attempt().await,
             Phase::Starting | Phase::Running => self.apply_wanted().await,
-            Phase::Stopping { .. } | Phase::Stopped => {}
+            Phase::Restarting { .. } | Phase::Stopping { .. } | Phase::Stopped => {}
         }
     }
 
@@ -168,8 +173,13 @@ impl Supervisor {
         let Some(config) = &self.wanted else {
             return Err(EngineError::Refused("there is no config".to_owned()));
         };
-        let generation = config.generation;
-        let engine = engine::open(&self.image.engine, config)?;
+        let (generation, restart) = (config.generation, config.restart_generation);
+        // The one that ran or failed under this config knows what the engine does not take of it.
+        let known = self.in_force.as_ref().filter(|known| known.generation == generation);
+        let engine = match known {
+            Some(known) => known.engine.clone(),
+            None => engine::open(&self.image.engine, config)?,
+        };
         self.ensure_nic().await?;
         let hold = engine.prepare()?;
         let held = hold.and_then(|hold| lifecycle::holding(hold, self.last_alive, Instant::now()));
@@ -180,7 +190,7 @@ impl Supervisor {
         self.starts += 1;
         tracing::info!(pid = process.pid.as_raw(), starts = self.starts, generation, "engine started");
         self.process = Some(process);
-        self.in_force = Some(InForce { engine, generation });
+        self.in_force = Some(InForce { engine, generation, restart });
         self.latest = None;
         self.silence = "started, no answer yet".to_owned();
         Ok(None)
@@ -214,11 +224,18 @@ impl Supervisor {
                     format!("{} ended with {exit} after {:.0} s", self.image.engine, uptime.as_secs_f32());
                 self.pause(&what, &tail, uptime);
             }
+            Phase::Restarting { .. } => {
+                tracing::info!(%exit, "engine ended to start anew");
+                self.phase = Phase::Pausing { until: Instant::now(), why: "starts anew".to_owned() };
+            }
             Phase::Waiting
             | Phase::Holding { .. }
             | Phase::Starting
             | Phase::Pausing { .. }
             | Phase::Stopped => {
+                if self.does_without(&tail) {
+                    return;
+                }
                 let what = format!("{} ended with {exit} before it answered", self.image.engine);
                 self.pause(&what, &tail, uptime);
             }
@@ -237,6 +254,15 @@ impl Supervisor {
                 // Its end comes as an event; should it not (a process stuck in the kernel), kill again in a second.
                 self.phase = Phase::Stopping { kill_at: Instant::now() + Duration::from_secs(1) };
             }
+            Phase::Restarting { .. } => {
+                self.refusal = format!(
+                    "{} did not end within {} s to start anew; it is asked again",
+                    self.image.engine,
+                    lifecycle::RESTART_DEADLINE.as_secs()
+                );
+                tracing::warn!("{}", self.refusal);
+                self.phase = Phase::Running;
+            }
             Phase::Waiting | Phase::Starting | Phase::Running | Phase::Stopped => {}
         }
     }
@@ -250,6 +276,7 @@ impl Supervisor {
         if matches!(self.phase, Phase::Starting | Phase::Running) {
             self.apply_wanted().await;
         }
+        self.restart_if_due();
         let why = format!("the engine is {}", self.phase.state().as_str_name());
         for outcome in self.tasks.expire(Instant::now(), &why) {
             self.send(Body::Outcome(outcome));

@@ -48,13 +48,23 @@ impl Supervisor {
             config_generation: self.in_force.as_ref().map_or(0, |in_force| in_force.generation),
             restart_generation: 0,
             live_copies: self.latest.as_ref().map_or(0, |report| report.live_copies),
+            config_generation: self.config_generation(),
+            restart_generation: self.in_force.as_ref().map_or(0, |in_force| in_force.restart),
+            live_copies: 0,
         }
+    }
+
+    /// Of the config that the engine's report is about: what it says was asked under that one.
+    fn config_generation(&self) -> u64 {
+        let in_force = self.in_force.as_ref().map_or(0, |in_force| in_force.generation);
+        if self.latest.is_some() { self.asked_under } else { in_force }
     }
 
     fn message(&self) -> String {
         match &self.phase {
             Phase::Waiting => "no config yet".to_owned(),
             Phase::Holding { why, .. } | Phase::Pausing { why, .. } => why.clone(),
+            Phase::Restarting { .. } => format!("{} was asked to end and start anew", self.image.engine),
             Phase::Stopping { .. } => format!("{} was asked to end and is stopping", self.image.engine),
             Phase::Stopped => "stopped".to_owned(),
             Phase::Starting | Phase::Running => [&self.silence, &self.refusal]

@@ -97,6 +97,15 @@ pub fn engine_error(error: RedisError) -> EngineError {
     })
 }
 
+/// The engine's text about a directive, without the words around it.
+pub fn bare(error: &EngineError) -> String {
+    let text = error.to_string();
+    match text.split_once("') - ") {
+        Some((before, why)) if before.contains("CONFIG SET failed") => why.to_owned(),
+        Some(_) | None => text,
+    }
+}
+
 /// Whether the engine said this, in any case of letters.
 pub fn says(error: &EngineError, text: &str) -> bool {
     matches!(error, EngineError::Engine(said) if said.to_ascii_lowercase().contains(&text.to_ascii_lowercase()))

@@ -1,14 +1,14 @@
-//! Directives of a running engine: which are not in force, and bringing them into force.
+//! Directives of a running engine: which are not in force, bringing them into force, and doing without the ones it refuses.
 //!
-//! In: wanted directives, CONFIG GET. Out: names that differ; CONFIG SET calls. Called by `report` and `mod`.
+//! In: wanted directives, CONFIG GET, last words. Out: names that differ; CONFIG SET calls; refusals with the engine's text. Called by `report` and `mod`.
 
 use std::collections::BTreeMap;
 
-use shardplane_proto::v1::{ValkeyConfig, ValkeyDirective};
+use shardplane_proto::v1::{ValkeyConfig, ValkeyDirective, ValkeyRefusal};
 
 use super::{
     conf,
-    control::{Control, engine_error},
+    control::{Control, bare, engine_error, says},
 };
 use crate::engine::EngineError;
 
@@ -67,26 +67,33 @@ fn bytes(word: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// Brings a running engine from one config to the next by CONFIG SET. A directive the engine refuses stays unapplied,
-/// which its report shows; a password it refuses is an error.
-pub async fn apply(control: &Control, before: &ValkeyConfig, next: &ValkeyConfig) -> Result<(), EngineError> {
+/// Brings a running engine from one config to the next by CONFIG SET. Answers what the engine refused; what it takes at its start
+/// alone stays unapplied, which its report shows; a password it refuses is an error.
+pub async fn apply(
+    control: &Control,
+    before: &ValkeyConfig,
+    next: &ValkeyConfig,
+) -> Result<Vec<ValkeyRefusal>, EngineError> {
     let mut connection = control.for_task().await?;
-    for ValkeyDirective { name, value } in &next.directives {
-        if conf::is_owned(name) {
-            continue;
-        }
-        let found: BTreeMap<String, String> = redis::cmd("CONFIG")
-            .arg("GET")
-            .arg(name)
-            .query_async(&mut connection)
-            .await
-            .map_err(engine_error)?;
-        if unapplied(&[ValkeyDirective { name: name.clone(), value: value.clone() }], &found).is_empty() {
+    let wanted: Vec<&ValkeyDirective> = next.directives.iter().filter(|d| !conf::is_owned(&d.name)).collect();
+    let mut get = redis::cmd("CONFIG");
+    // At least one name: CONFIG GET without any is an error.
+    get.arg("GET").arg("port").arg(wanted.iter().map(|d| d.name.as_str()).collect::<Vec<_>>());
+    let found: BTreeMap<String, String> = get.query_async(&mut connection).await.map_err(engine_error)?;
+    let mut refused = Vec::new();
+    for directive in wanted {
+        let ValkeyDirective { name, value } = directive;
+        if unapplied(std::slice::from_ref(directive), &found).is_empty() {
             continue;
         }
         let set = redis::cmd("CONFIG").arg("SET").arg(name).arg(value).exec_async(&mut connection).await;
-        if let Err(error) = set {
-            tracing::warn!(directive = name, "not set in the running engine: {}", engine_error(error));
+        if let Err(error) = set.map_err(engine_error) {
+            if says(&error, "can't set immutable config") {
+                tracing::info!(directive = name, "taken at the next start");
+                continue;
+            }
+            tracing::warn!(directive = name, "not set in the running engine: {error}");
+            refused.push(ValkeyRefusal { name: name.clone(), error: bare(&error) });
         }
     }
     if before.announce_ip != next.announce_ip {
@@ -100,7 +107,34 @@ pub async fn apply(control: &Control, before: &ValkeyConfig, next: &ValkeyConfig
         set.arg("SET").arg("primaryauth").arg(&next.password).arg("requirepass").arg(&next.password);
         set.exec_async(&mut connection).await.map_err(engine_error)?;
     }
-    Ok(())
+    Ok(refused)
+}
+
+/// The directive that an engine named when it did not start, with its text: the last words of an engine that cannot read its
+/// valkey.conf are the line and what is wrong with it.
+pub fn refused_at_start(last_words: &str) -> Option<ValkeyRefusal> {
+    let words = last_words.split_once("FATAL CONFIG FILE ERROR")?.1;
+    let mut lines = words.lines().skip_while(|line| !line.starts_with(">>>"));
+    let line = lines.next()?.trim_start_matches(['>', ' ', '\'']);
+    let error = lines.next()?.trim();
+    let name = line.split_ascii_whitespace().next()?;
+    (!error.is_empty()).then(|| ValkeyRefusal { name: name.to_ascii_lowercase(), error: error.to_owned() })
+}
+
+/// `wanted` without what was refused: in its place the value of `before`, if it has one.
+pub fn without(
+    wanted: &[ValkeyDirective],
+    refused: &[ValkeyRefusal],
+    before: &[ValkeyDirective],
+) -> Vec<ValkeyDirective> {
+    let is = |name: &str, other: &str| name.eq_ignore_ascii_case(other);
+    let kept = |directive: &ValkeyDirective| {
+        if !refused.iter().any(|refusal| is(&refusal.name, &directive.name)) {
+            return Some(directive.clone());
+        }
+        before.iter().rev().find(|old| is(&old.name, &directive.name)).cloned()
+    };
+    wanted.iter().filter_map(kept).collect()
 }
 
 #[cfg(test)]
@@ -133,5 +167,29 @@ mod tests {
         assert_eq!(unapplied(&[directive("10")], &BTreeMap::new()), ["hz"]);
         let found = BTreeMap::from([("hz".to_owned(), "20".to_owned())]);
         assert!(unapplied(&[directive("10"), directive("20")], &found).is_empty());
+    }
+
+    #[test]
+    fn the_last_words_of_an_engine_name_what_it_refuses() {
+        let words = "\n*** FATAL CONFIG FILE ERROR (Version 8.1.1) ***\nReading the configuration file, at line 5\n>>> 'io-threads \"999\"'\nargument must be between 1 and 256 inclusive\n";
+        let refusal = refused_at_start(words).unwrap();
+        assert_eq!(refusal.name, "io-threads");
+        assert_eq!(refusal.error, "argument must be between 1 and 256 inclusive");
+        assert_eq!(refused_at_start("Could not create server TCP listening socket"), None);
+        assert_eq!(refused_at_start("*** FATAL CONFIG FILE ERROR\n>>> 'hz \"1\"'"), None, "cut off");
+    }
+
+    #[test]
+    fn a_refused_directive_keeps_its_value_or_is_left_out() {
+        let directive = |name: &str, value: &str| ValkeyDirective { name: name.into(), value: value.into() };
+        let refused = |name: &str| ValkeyRefusal { name: name.into(), error: "no".into() };
+        let wanted = [directive("hz", "20"), directive("Maxclients", "99999")];
+        let before = [directive("maxclients", "100"), directive("hz", "10")];
+        let refused = [refused("maxclients")];
+        assert_eq!(
+            without(&wanted, &refused, &before),
+            [directive("hz", "20"), directive("maxclients", "100")]
+        );
+        assert_eq!(without(&wanted, &refused, &[]), [directive("hz", "20")]);
     }
 }

@@ -6,14 +6,18 @@
 use std::{
     fs,
     io::{ErrorKind, Write as _},
+    net::Ipv4Addr,
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, chown},
     path::Path,
+    sync::Arc,
     time::Duration,
 };
 
 use futures::future::BoxFuture;
 use prost::Message as _;
-use shardplane_proto::v1::{GuestConfig, ValkeyConfig, ValkeyTask};
+use shardplane_proto::v1::{
+    GuestConfig, ValkeyConfig, ValkeyDirective, ValkeyRefusal, ValkeyReport, ValkeyTask,
+};
 
 use self::control::Control;
 use super::{Done, ENGINE_UID, Engine, EngineError, Hold, Launch, Report, file_error};
@@ -43,7 +47,10 @@ const SHUTDOWN_ANSWER: Duration = Duration::from_secs(60);
 /// Valkey under one config.
 pub struct Valkey {
     config: ValkeyConfig,
+    own: Option<Ipv4Addr>,
+    /// Without what the engine refused.
     conf: String,
+    refused: Vec<ValkeyRefusal>,
     control: Control,
     progress: slots::Progress,
 }
@@ -63,6 +70,15 @@ impl Valkey {
         let conf = conf::render(&config, own)?;
         let control = Control::new(&config)?;
         Ok(Self { config, conf, control, progress: slots::Progress::default() })
+        Ok(Self { config, own, conf, refused: Vec::new(), control })
+    }
+
+    /// The same without these directives, which have the value of `before` if there is one.
+    fn without(&self, refused: Vec<ValkeyRefusal>, before: &[ValkeyDirective]) -> Result<Self, EngineError> {
+        let directives = directives::without(&self.config.directives, &refused, before);
+        let conf = conf::render(&ValkeyConfig { directives, ..self.config.clone() }, self.own)?;
+        let control = Control::new(&self.config)?;
+        Ok(Self { config: self.config.clone(), own: self.own, conf, refused, control })
     }
 
     fn write_conf(&self) -> Result<(), EngineError> {
@@ -139,6 +155,7 @@ impl Engine for Valkey {
 
     fn report(&self) -> BoxFuture<'_, Result<Report, EngineError>> {
         Box::pin(report::report(&self.control, &self.config.directives, &self.progress))
+        Box::pin(report::report(&self.control, &self.config.directives, &self.refused))
     }
 
     fn deadline(&self, payload: &[u8]) -> Duration {
@@ -163,22 +180,62 @@ impl Engine for Valkey {
         })
     }
 
-    fn apply<'a>(&'a self, next: &'a GuestConfig) -> BoxFuture<'a, Result<(), EngineError>> {
+    fn apply<'a>(&'a self, next: &'a GuestConfig) -> BoxFuture<'a, Result<Arc<dyn Engine>, EngineError>> {
         Box::pin(async move {
-            let next = Self::new(next)?;
+            let mut next = Self::new(next)?;
             // First the file: should the engine die midway it starts with the new config.
             next.write_conf()?;
-            directives::apply(&self.control, &self.config, &next.config).await
+            let refused = directives::apply(&self.control, &self.config, &next.config).await?;
+            if !refused.is_empty() {
+                // An engine that reads in its file what it refuses does not start.
+                next = next.without(refused, &self.config.directives)?;
+                next.write_conf()?;
+            }
+            let next: Arc<dyn Engine> = Arc::new(next);
+            Ok(next)
         })
     }
 
+    fn restart_waits(&self, latest: &Report) -> Option<&'static str> {
+        if !self.refused.is_empty() {
+            return Some("the engine refused a part of its config, so it is not restarted for the rest");
+        }
+        let report = ValkeyReport::decode(latest.message.as_slice()).ok()?;
+        let leads = report.role == "master" && !report.slots.is_empty() && self.config.has_replicas;
+        leads.then_some("it leads its shard: it restarts when a replica has taken over")
+    }
+
+    fn stop_for_restart(&self) -> BoxFuture<'_, Result<(), EngineError>> {
+        // A node that writes no append-only file would come back empty, and it may be the only one.
+        if self.config.persistent { self.stop() } else { Box::pin(self.shutdown(Some("SAVE"))) }
+    }
+
+    fn without_what_failed(&self, last_words: &str) -> Option<Arc<dyn Engine>> {
+        let refusal = directives::refused_at_start(last_words)?;
+        let set = |d: &ValkeyDirective| d.name.eq_ignore_ascii_case(&refusal.name);
+        let again = self.refused.iter().any(|known| known.name == refusal.name);
+        if again || conf::is_owned(&refusal.name) || !self.config.directives.iter().any(set) {
+            return None;
+        }
+        let refused = self.refused.iter().cloned().chain([refusal]).collect();
+        let engine: Arc<dyn Engine> = Arc::new(self.without(refused, &[]).ok()?);
+        Some(engine)
+    }
+
     fn stop(&self) -> BoxFuture<'_, Result<(), EngineError>> {
-        Box::pin(async move {
+        Box::pin(self.shutdown(None))
+    }
+}
+
+impl Valkey {
+    fn shutdown(&self, mode: Option<&'static str>) -> impl Future<Output = Result<(), EngineError>> {
+        async move {
             let mut connection = self.control.connect(SHUTDOWN_ANSWER).await?;
             let mut pause = Duration::from_millis(50);
             loop {
                 // Answered only when it is refused; success closes the connection.
-                let answer: Result<(), _> = redis::cmd("SHUTDOWN").exec_async(&mut connection).await;
+                let answer: Result<(), _> =
+                    redis::cmd("SHUTDOWN").arg(mode).exec_async(&mut connection).await;
                 let refusal = answer.map_err(control::engine_error);
                 // A replica that was just synchronised refuses until its first append-only file is written. The caller's
                 // deadline bounds the retries.
@@ -191,7 +248,7 @@ impl Engine for Valkey {
                     done => return done,
                 }
             }
-        })
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use shardplane_proto::v1::{
     ValkeyDirective, ValkeyOpenSlot, ValkeyPeer, ValkeyReport, ValkeySlotMove, ValkeySlots,
     valkey_open_slot::Direction,
 };
+use shardplane_proto::v1::{ValkeyDirective, ValkeyPeer, ValkeyRefusal, ValkeyReport, ValkeySlots};
 
 use super::{
     control::Control,
@@ -28,6 +29,7 @@ pub async fn report(
     control: &Control,
     directives: &[ValkeyDirective],
     progress: &Progress,
+    refused: &[ValkeyRefusal],
 ) -> Result<Report, EngineError> {
     let mut question = redis::pipe();
     question.cmd("CLUSTER").arg("INFO");
@@ -47,6 +49,11 @@ pub async fn report(
     report.slot_move = progress.now();
     let (message, live_copies) = (report.encode_to_vec(), report.good_replicas);
     Ok(Report { message, meaning: meaning(report), live_copies })
+    let still =
+        |one: &&ValkeyRefusal| report.unapplied_directives.iter().any(|n| n.eq_ignore_ascii_case(&one.name));
+    report.refused_directives = refused.iter().filter(still).cloned().collect();
+    let message = report.encode_to_vec();
+    Ok(Report { message, meaning: meaning(report) })
 }
 
 /// The same report without what changes under normal load.
