@@ -147,6 +147,16 @@ impl Guest {
 
     /// The usual config; `change` makes it unusual.
     pub async fn configure(&self, generation: u64, change: impl FnOnce(&mut ValkeyConfig)) {
+        self.configure_to_restart(generation, 0, change).await;
+    }
+
+    /// The same, under a config that orders a restart.
+    pub async fn configure_to_restart(
+        &self,
+        generation: u64,
+        restart_generation: u64,
+        change: impl FnOnce(&mut ValkeyConfig),
+    ) {
         let directive = |name: &str, value: &str| ValkeyDirective { name: name.into(), value: value.into() };
         let mut engine = ValkeyConfig {
             password: password(),
@@ -180,7 +190,7 @@ impl Guest {
             nic: Some(nic),
             engine_config: engine.encode_to_vec(),
             memory_mib: 64,
-            restart_generation: 0,
+            restart_generation,
         };
         self.send(to_guest::Body::Config(config)).await;
     }

@@ -21,6 +21,7 @@ mod host;
 mod limits;
 mod load;
 mod slots;
+mod parameters;
 use host::{Guest, PASSWORD, client, config_of, ip, until};
 
 const INSIDE: &str = "SHARDPLANE_GUEST_TEST";
@@ -187,10 +188,12 @@ fn link_config_and_restart() {
         let dir = tempfile::tempdir().unwrap();
         let mut guest = Guest::boot(&image, dir.path(), 11).await;
         until("hello", || guest.said.lock().unwrap().hellos.first().cloned()).await;
+        // What the engine cannot read is left out and told.
         guest.configure(5, |config| config.directives.push(directive("no-such-directive", "1"))).await;
-        let failed = guest.state(EngineState::Failed).await;
-        assert!(failed.message.contains("no-such-directive"), "{}", failed.message);
-        // A newer config cures it at once.
+        let report = guest.engine("an answer", |r| r.unapplied_directives == ["no-such-directive"]).await;
+        let refused: Vec<_> =
+            report.refused_directives.iter().map(|r| (r.name.as_str(), r.error.as_str())).collect();
+        assert_eq!(refused, [("no-such-directive", "Bad directive or wrong number of arguments")]);
         guest.configure(6, |config| config.directives.push(directive("maxmemory", "32mb"))).await;
         guest.engine("an answer", |r| r.role == "master" && r.unapplied_directives.is_empty()).await;
         guest

@@ -2,7 +2,7 @@
 
 pub mod check;
 pub mod config;
-mod directives;
+pub mod directives;
 pub mod facts;
 pub mod parameters;
 pub mod spec;

@@ -228,25 +228,22 @@ impl Engine for Valkey {
 }
 
 impl Valkey {
-    fn shutdown(&self, mode: Option<&'static str>) -> impl Future<Output = Result<(), EngineError>> {
-        async move {
-            let mut connection = self.control.connect(SHUTDOWN_ANSWER).await?;
-            let mut pause = Duration::from_millis(50);
-            loop {
-                // Answered only when it is refused; success closes the connection.
-                let answer: Result<(), _> =
-                    redis::cmd("SHUTDOWN").arg(mode).exec_async(&mut connection).await;
-                let refusal = answer.map_err(control::engine_error);
-                // A replica that was just synchronised refuses until its first append-only file is written. The caller's
-                // deadline bounds the retries.
-                match refusal {
-                    Err(error) if control::says(&error, "errors trying to shutdown") => {
-                        tracing::info!("engine cannot end yet: {error}");
-                        tokio::time::sleep(pause).await;
-                        pause = (pause * 2).min(Duration::from_secs(1));
-                    }
-                    done => return done,
+    async fn shutdown(&self, mode: Option<&'static str>) -> Result<(), EngineError> {
+        let mut connection = self.control.connect(SHUTDOWN_ANSWER).await?;
+        let mut pause = Duration::from_millis(50);
+        loop {
+            // Answered only when it is refused; success closes the connection.
+            let answer: Result<(), _> = redis::cmd("SHUTDOWN").arg(mode).exec_async(&mut connection).await;
+            let refusal = answer.map_err(control::engine_error);
+            // A replica that was just synchronised refuses until its first append-only file is written. The caller's
+            // deadline bounds the retries.
+            match refusal {
+                Err(error) if control::says(&error, "errors trying to shutdown") => {
+                    tracing::info!("engine cannot end yet: {error}");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(Duration::from_secs(1));
                 }
+                done => return done,
             }
         }
     }
