@@ -40,6 +40,9 @@ fn instance_of(state: &State, cluster: ClusterId) -> Command {
         created: state.now,
         fact: None,
         moved: None,
+        parameters: Default::default(),
+        config_generation: Default::default(),
+        restart_generation: Default::default(),
     };
     let operation = NewOperation {
         id: OperationId::from_u128(99),
