@@ -184,7 +184,7 @@ impl Step<'_> {
                 )));
             }
             let parameters = self.parameters_for_new(cluster);
-            let instance = Instance { parameters, ..instance.clone() };
+            let instance = crate::state::Instance { parameters, ..instance.clone() };
             self.state.instances.insert(instance.id, instance.clone());
             if let Some(cluster) = self.state.clusters.get_mut(&cluster) {
                 cluster.instances.push(instance.id);

@@ -114,15 +114,11 @@ pub struct Instance {
     #[serde(default, skip_serializing_if = "Parameters::never_set")]
     pub parameters: Parameters,
     /// Log index of the last change of what its guest alone is configured with.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "super::first")]
     pub config_generation: Generation,
     /// Log index of the last change for which its engine has to start anew.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "super::first")]
     pub restart_generation: Generation,
-}
-
-fn is_zero(generation: &Generation) -> bool {
-    *generation == Generation::default()
 }
 
 impl Instance {

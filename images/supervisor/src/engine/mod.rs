@@ -127,10 +127,6 @@ pub trait Engine: Send + Sync {
     /// Performs one task, idempotently, and writes down what it did as it goes. The caller keeps the deadline.
     fn perform<'a>(&'a self, payload: &'a [u8], done: &'a mut Done)
     -> BoxFuture<'a, Result<(), EngineError>>;
-    /// Brings the running engine from this config to `next`, as far as it goes without a restart.
-    fn apply<'a>(&'a self, next: &'a GuestConfig) -> BoxFuture<'a, Result<(), EngineError>>;
-    /// Performs one task, idempotently. The caller sets the deadline.
-    fn perform<'a>(&'a self, payload: &'a [u8]) -> BoxFuture<'a, Result<(), EngineError>>;
     /// Brings the running engine from this config to `next`, as far as it goes without a restart. Answers the engine under `next`, which
     /// knows what the running one refused of it.
     fn apply<'a>(&'a self, next: &'a GuestConfig) -> BoxFuture<'a, Result<Arc<dyn Engine>, EngineError>>;

@@ -12,11 +12,8 @@ use tokio::{
 
 use super::{InForce, Supervisor};
 use crate::{
-    engine::{self, Done, Engine, EngineError, Report},
-    lifecycle::Phase,
-    engine::{Engine, EngineError, Report},
+    engine::{Done, Engine, EngineError, Report},
     lifecycle::{self, Phase},
-    tasks,
 };
 
 /// For one report or one change of a running engine; the connection has shorter ones of its own.
@@ -28,12 +25,9 @@ const STARTING_POLL: Duration = Duration::from_millis(50);
 /// generation of the config.
 pub enum Job {
     /// The engine was asked about itself.
-    Asked(u32, Result<Report, EngineError>),
+    Asked(u32, u64, Result<Report, EngineError>),
     /// A task was performed, and what it did.
     Performed(Result<(), EngineError>, Done),
-    Asked(u32, u64, Result<Report, EngineError>),
-    /// A task was performed.
-    Performed(Result<(), EngineError>),
     /// The running engine was brought to a new config.
     Applied(u32, u64, Result<Arc<dyn Engine>, EngineError>),
     /// The engine was asked to end.

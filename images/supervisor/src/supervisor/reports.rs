@@ -45,12 +45,9 @@ impl Supervisor {
             message: bounded(message),
             engine_report: self.latest.as_ref().map(|report| report.message.clone()).unwrap_or_default(),
             engine_starts: self.starts,
-            config_generation: self.in_force.as_ref().map_or(0, |in_force| in_force.generation),
-            restart_generation: 0,
             live_copies: self.latest.as_ref().map_or(0, |report| report.live_copies),
             config_generation: self.config_generation(),
             restart_generation: self.in_force.as_ref().map_or(0, |in_force| in_force.restart),
-            live_copies: 0,
         }
     }
 

@@ -20,8 +20,8 @@ mod cluster;
 mod host;
 mod limits;
 mod load;
-mod slots;
 mod parameters;
+mod slots;
 use host::{Guest, PASSWORD, client, config_of, ip, until};
 
 const INSIDE: &str = "SHARDPLANE_GUEST_TEST";

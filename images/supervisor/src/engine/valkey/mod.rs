@@ -69,8 +69,7 @@ impl Valkey {
         })?;
         let conf = conf::render(&config, own)?;
         let control = Control::new(&config)?;
-        Ok(Self { config, conf, control, progress: slots::Progress::default() })
-        Ok(Self { config, own, conf, refused: Vec::new(), control })
+        Ok(Self { config, own, conf, refused: Vec::new(), control, progress: slots::Progress::default() })
     }
 
     /// The same without these directives, which have the value of `before` if there is one.
@@ -78,7 +77,8 @@ impl Valkey {
         let directives = directives::without(&self.config.directives, &refused, before);
         let conf = conf::render(&ValkeyConfig { directives, ..self.config.clone() }, self.own)?;
         let control = Control::new(&self.config)?;
-        Ok(Self { config: self.config.clone(), own: self.own, conf, refused, control })
+        let progress = slots::Progress::default();
+        Ok(Self { config: self.config.clone(), own: self.own, conf, refused, control, progress })
     }
 
     fn write_conf(&self) -> Result<(), EngineError> {
@@ -154,8 +154,7 @@ impl Engine for Valkey {
     }
 
     fn report(&self) -> BoxFuture<'_, Result<Report, EngineError>> {
-        Box::pin(report::report(&self.control, &self.config.directives, &self.progress))
-        Box::pin(report::report(&self.control, &self.config.directives, &self.refused))
+        Box::pin(report::report(&self.control, &self.config.directives, &self.refused, &self.progress))
     }
 
     fn deadline(&self, payload: &[u8]) -> Duration {

@@ -6,10 +6,9 @@ use std::collections::BTreeMap;
 
 use prost::Message as _;
 use shardplane_proto::v1::{
-    ValkeyDirective, ValkeyOpenSlot, ValkeyPeer, ValkeyReport, ValkeySlotMove, ValkeySlots,
+    ValkeyDirective, ValkeyOpenSlot, ValkeyPeer, ValkeyRefusal, ValkeyReport, ValkeySlotMove, ValkeySlots,
     valkey_open_slot::Direction,
 };
-use shardplane_proto::v1::{ValkeyDirective, ValkeyPeer, ValkeyRefusal, ValkeyReport, ValkeySlots};
 
 use super::{
     control::Control,
@@ -28,8 +27,8 @@ const GOOD_LAG: u64 = 10;
 pub async fn report(
     control: &Control,
     directives: &[ValkeyDirective],
-    progress: &Progress,
     refused: &[ValkeyRefusal],
+    progress: &Progress,
 ) -> Result<Report, EngineError> {
     let mut question = redis::pipe();
     question.cmd("CLUSTER").arg("INFO");
@@ -47,13 +46,11 @@ pub async fn report(
     report.unapplied_directives = directives::unapplied(directives, &config);
     report.stands_down = config.get(NO_FAILOVER).is_some_and(|value| value == "yes");
     report.slot_move = progress.now();
-    let (message, live_copies) = (report.encode_to_vec(), report.good_replicas);
-    Ok(Report { message, meaning: meaning(report), live_copies })
     let still =
         |one: &&ValkeyRefusal| report.unapplied_directives.iter().any(|n| n.eq_ignore_ascii_case(&one.name));
     report.refused_directives = refused.iter().filter(still).cloned().collect();
-    let message = report.encode_to_vec();
-    Ok(Report { message, meaning: meaning(report) })
+    let (message, live_copies) = (report.encode_to_vec(), report.good_replicas);
+    Ok(Report { message, meaning: meaning(report), live_copies })
 }
 
 /// The same report without what changes under normal load.
