@@ -22,14 +22,19 @@ impl Turn<'_, '_, '_> {
     pub(super) fn leave(&mut self, id: InstanceId) -> Leave {
         let roles = self.view.roles();
         let role = roles.iter().find(|(other, _)| *other == id).map_or(Role::Unknown, |(_, role)| *role);
-        let said =
-            self.view.wanted().find(|m| m.instance.id == id).and_then(Member::engine).map(Report::fact);
+        let member = self.view.wanted().find(|m| m.instance.id == id);
+        let said = member.and_then(Member::engine).map(Report::fact);
         let claims = said.as_ref().is_some_and(Fact::claims_primary);
+        // The log judges by what it knows itself.
+        let logged = member.and_then(|m| m.instance.fact.as_ref()).is_some_and(|(_, fact)| !fact.stands());
         self.leaving.insert(id);
         match role {
             _ if said.is_none() => Leave::Wait(format!("instance {id} has to answer before it goes")),
             Role::Primary => Leave::Wait(format!("instance {id} became a primary and stays")),
-            Role::Replica if self.view.stands_down(id) => Leave::Now,
+            Role::Replica if self.view.stands_down(id) && logged => Leave::Now,
+            Role::Replica if self.view.stands_down(id) => {
+                Leave::Wait(format!("instance {id} stands in no election, which is not in the log yet"))
+            }
             Role::Replica => Leave::After(self.view.stand_down(id, true)),
             Role::Unknown if claims => {
                 Leave::Wait(format!("instance {id} has to yield to its successor first"))

@@ -31,15 +31,16 @@ pub async fn report(
     progress: &Progress,
 ) -> Result<Report, EngineError> {
     let mut question = redis::pipe();
-    question.cmd("CLUSTER").arg("INFO");
-    question.cmd("CLUSTER").arg("NODES");
-    question.cmd("INFO").arg(&["server", "memory", "replication", "keyspace"]);
+    // Before the role: a replica that stands in no election by then wins none after.
     question
         .cmd("CONFIG")
         .arg("GET")
         .arg(NO_FAILOVER)
         .arg(directives.iter().map(|d| d.name.as_str()).collect::<Vec<_>>());
-    let (cluster, nodes, info, config): (String, String, String, BTreeMap<String, String>) =
+    question.cmd("CLUSTER").arg("INFO");
+    question.cmd("CLUSTER").arg("NODES");
+    question.cmd("INFO").arg(&["server", "memory", "replication", "keyspace"]);
+    let (config, cluster, nodes, info): (BTreeMap<String, String>, String, String, String) =
         control.ask(&question).await?;
     let mut report = assemble(&cluster, &nodes, &info)
         .ok_or_else(|| EngineError::Engine("CLUSTER NODES does not list the node itself".to_owned()))?;
