@@ -227,3 +227,7 @@ impl Executor {
         Got::Through { changed }
     }
 }
+
+#[cfg(test)]
+#[path = "executor_tests.rs"]
+mod tests;

@@ -54,3 +54,6 @@ impl Leader {
         HostSessionServer::new(self.sessions.clone()).max_decoding_message_size(session::LARGEST_MESSAGE)
     }
 }
+
+#[cfg(test)]
+mod tests;

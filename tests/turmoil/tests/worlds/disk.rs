@@ -43,7 +43,9 @@ pub struct State {
     /// By name, as the running machine sees it and as it survives.
     pub names: BTreeMap<String, Arc<Mutex<Contents>>>,
     pub kept_names: BTreeMap<String, Arc<Mutex<Contents>>>,
-    /// Writes and syncs that were dropped by cuts and failed syncs.
+    /// Pieces of work so far.
+    pub work: u64,
+    /// Writes that were dropped by cuts and failed syncs.
     pub lost: u64,
 }
 
@@ -83,6 +85,7 @@ impl Platter {
             log: Contents::default(),
             names: BTreeMap::new(),
             kept_names: BTreeMap::new(),
+            work: 0,
             lost: 0,
         })))
     }
@@ -219,6 +222,7 @@ impl Disk for Mounted {
     fn run(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {
         let wait = {
             let state = &mut *self.platter.state();
+            state.work += 1;
             let most = u64::try_from(state.latency.as_micros()).unwrap_or(u64::MAX);
             Duration::from_micros(state.rng.next_u64() % (most + 1))
         };

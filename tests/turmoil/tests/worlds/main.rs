@@ -9,6 +9,7 @@ mod disk;
 mod entropy;
 mod files;
 mod member;
+mod members;
 mod net;
 mod user;
 mod watch;
@@ -35,15 +36,19 @@ fn with_seed<T: Send + 'static>(seed: u64, world: impl FnOnce() -> T + Send + 's
 
 /// Runs a world in a process of its own: the runtime counts its instances in a process, and the count is part of its order.
 fn replayed(seed: u64, members: usize) -> String {
+    replayed_as("trouble", seed, members)
+}
+
+fn replayed_as(story: &str, seed: u64, members: usize) -> String {
     let mut replay = Command::new(std::env::current_exe().unwrap());
     replay.args(["--ignored", "--exact", "--nocapture", "replay"]);
-    replay.env("SEED", seed.to_string()).env("MEMBERS", members.to_string());
+    replay.env("STORY", story).env("SEED", seed.to_string()).env("MEMBERS", members.to_string());
     let ended = replay.output().unwrap();
     let said = String::from_utf8_lossy(&ended.stdout).into_owned();
     let why = String::from_utf8_lossy(&ended.stderr);
     assert!(
         ended.status.success(),
-        "world {seed} failed; see it with SEED={seed} MEMBERS={members} cargo turmoil\n{why}\n{said}"
+        "a world failed; see it with STORY={story} SEED={seed} MEMBERS={members} cargo turmoil\n{why}\n{said}"
     );
     said.lines().rfind(|line| line.starts_with("fingerprint")).unwrap().to_owned()
 }
@@ -90,10 +95,22 @@ fn live(seed: u64, members: usize) -> World {
 }
 
 #[test]
-#[ignore = "shows the world of the seed in SEED, with MEMBERS members"]
+#[ignore = "shows the world of the seed in SEED, with MEMBERS members; or the one of a STORY"]
 fn replay() {
     let given = |name: &str, otherwise: u64| std::env::var(name).map_or(otherwise, |n| n.parse().unwrap());
     let (seed, members) = (given("SEED", 1), usize::try_from(given("MEMBERS", 3)).unwrap());
-    let shown = with_seed(seed, move || live(seed, members).shown());
+    let story = std::env::var("STORY").unwrap_or_default();
+    let shown = with_seed(seed, move || {
+        let world = match story.as_str() {
+            "unreachable" => members::unreachable(),
+            "snapshot_never_completes" => members::snapshot_never_completes(),
+            "a_join_is_cancelled" => members::a_join_is_cancelled(),
+            "the_leader_leaves_and_crashes" => members::the_leader_leaves_and_crashes(),
+            "a_leaving_leader_crashes_at_once" => members::a_leaving_leader_crashes_at_once(seed),
+            "two_voters_one_down" => members::two_voters_one_down(),
+            _ => live(seed, members),
+        };
+        world.shown()
+    });
     println!("{shown}");
 }

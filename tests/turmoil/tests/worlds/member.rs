@@ -53,6 +53,8 @@ pub struct Seat {
     made: AtomicBool,
     /// Whether it was ever a member: it forms the cluster or joins it until then.
     pub joined: AtomicBool,
+    /// Whether it was taken out: then it does not start any more.
+    pub left: AtomicBool,
     /// How far its wall clock is off at the next start, in seconds.
     pub skew: AtomicI64,
     /// Why it could not start or stopped last.
@@ -69,6 +71,7 @@ impl Seat {
             raft: Mutex::default(),
             made: AtomicBool::default(),
             joined: AtomicBool::default(),
+            left: AtomicBool::default(),
             skew: AtomicI64::default(),
             stopped: Mutex::default(),
         }
@@ -145,6 +148,7 @@ impl Seat {
         }
         serving.await??;
         self.note(raft.stop_reason().unwrap_or_else(|| "nobody knows".to_owned()));
+        self.left.store(raft.dismissed(), Ordering::Relaxed);
         raft.stop().await;
         planning.abort();
         self.vacate();

@@ -42,6 +42,7 @@ pub struct World {
     /// Members that are off until this time.
     pub off: Vec<(usize, Duration)>,
     pub crashes: u64,
+    names: u64,
     _key: tempfile::TempDir,
 }
 
@@ -89,18 +90,35 @@ impl World {
             trace: String::new(),
             off: Vec::new(),
             crashes: 0,
+            names: 0,
             _key: dir,
         }
     }
 
     /// A new member, which joins.
     pub fn add_seat(&mut self) -> usize {
+        self.seat(false)
+    }
+
+    /// A new member, which does not join by itself.
+    pub fn add_lonely_seat(&mut self) -> usize {
+        self.seat(true)
+    }
+
+    fn seat(&mut self, lonely: bool) -> usize {
         let id = self.seats.len() as u64 + 1;
         let seat = Arc::new(Seat::new(id, self.seed.wrapping_mul(31).wrapping_add(id), self.shared.clone()));
+        seat.joined.store(lonely, Ordering::Relaxed);
         let software = seat.clone();
         self.sim.host(seat.name.as_str(), move || software.clone().run());
         self.seats.push(seat);
         self.seats.len() - 1
+    }
+
+    /// A name that no host has.
+    pub fn next_name(&mut self, kind: &str) -> String {
+        self.names += 1;
+        format!("{kind}-{}", self.names)
     }
 
     pub fn addresses(&self) -> Vec<String> {
@@ -199,6 +217,9 @@ impl World {
     /// Machines whose power failed in the middle of something go off, what stopped by itself is started again, as a service manager does.
     fn tend(&mut self, index: usize) {
         let seat = self.seats[index].clone();
+        if seat.left.load(Ordering::Relaxed) {
+            return;
+        }
         if let Some(at) = self.off.iter().position(|(off, _)| *off == index) {
             if self.off[at].1 <= self.now() {
                 self.off.remove(at);
@@ -230,8 +251,18 @@ impl World {
         seat.skew.store(skew, Ordering::Relaxed);
         self.note(format!("{name} is off for {} ms, its clock {skew} s wrong then", off.as_millis()));
         self.off.retain(|(other, _)| *other != index);
-        let until = self.now() + off;
-        self.off.push((index, until));
+        // Who was taken out stays off.
+        if !seat.left.load(Ordering::Relaxed) {
+            let until = self.now() + off;
+            self.off.push((index, until));
+        }
+    }
+
+    /// Cuts the power of a member for good.
+    pub fn retire(&mut self, index: usize) {
+        self.crash(index, Duration::ZERO);
+        self.off.retain(|(other, _)| *other != index);
+        self.seats[index].left.store(true, Ordering::Relaxed);
     }
 
     pub fn run_for(&mut self, time: Duration) {
