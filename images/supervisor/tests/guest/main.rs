@@ -15,6 +15,7 @@ use shardplane_proto::v1::{
     valkey_task::{AssignSlots, Failover, Forget, Meet, Replicate, Step},
 };
 
+mod bench;
 mod client;
 mod cluster;
 mod host;
@@ -42,7 +43,7 @@ fn isolated(name: &str, test: impl AsyncFnOnce(PathBuf)) {
         let status = Command::new("unshare")
             .args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
             .arg(std::env::current_exe().unwrap())
-            .args(["--exact", name, "--nocapture"])
+            .args(["--exact", name, "--nocapture", "--include-ignored"])
             .env(INSIDE, "1")
             .status()
             .unwrap();

@@ -22,14 +22,14 @@ const LONGEST_LEAST: Duration = Duration::from_secs(1);
 /// A key and its bytes in memory, as the engine estimates them.
 pub type Sized = (Vec<u8>, u64);
 
-/// Keys in the same order, cut into batches.
-pub fn batches(keys: Vec<Sized>) -> Vec<Vec<Sized>> {
+/// Keys in the same order, cut into batches of at most so many.
+pub fn batches(keys: Vec<Sized>, most: usize) -> Vec<Vec<Sized>> {
     let mut batches: Vec<Vec<Sized>> = Vec::new();
     let mut bytes = 0_u64;
     for (key, size) in keys {
         bytes = bytes.saturating_add(size);
         match batches.last_mut() {
-            Some(last) if bytes <= MOST_BYTES => last.push((key, size)),
+            Some(last) if bytes <= MOST_BYTES && last.len() < most => last.push((key, size)),
             Some(_) | None => {
                 bytes = size;
                 batches.push(vec![(key, size)]);
@@ -80,7 +80,7 @@ mod tests {
 
     fn sizes(sizes: &[u64]) -> Vec<Vec<u64>> {
         let keys = sizes.iter().map(|size| (vec![b'k'], *size)).collect();
-        batches(keys).into_iter().map(|batch| batch.into_iter().map(|(_, size)| size).collect()).collect()
+        batches(keys, 3).into_iter().map(|batch| batch.into_iter().map(|(_, size)| size).collect()).collect()
     }
 
     #[test]
@@ -88,6 +88,7 @@ mod tests {
         let half = MOST_BYTES / 2;
         assert_eq!(sizes(&[]), Vec::<Vec<u64>>::new());
         assert_eq!(sizes(&[1, 2, 3]), [[1, 2, 3]]);
+        assert_eq!(sizes(&[1, 2, 3, 4]), [vec![1, 2, 3], vec![4]]);
         assert_eq!(sizes(&[half, half, 1]), [vec![half, half], vec![1]]);
         assert_eq!(sizes(&[1, LARGE, 1, 2]), [vec![1], vec![LARGE], vec![1, 2]]);
         assert_eq!(sizes(&[u64::MAX, u64::MAX]), [[u64::MAX], [u64::MAX]]);

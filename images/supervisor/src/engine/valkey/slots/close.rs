@@ -94,7 +94,7 @@ impl Mover<'_> {
                 let key = [(key, bytes)];
                 let timeout = batch::timeout(bytes, self.node_timeout);
                 let limits = Limits { timeout, password: &self.password, freeze: None };
-                let sent = other.migrate(owner, &key, &[false], limits).await?;
+                let (sent, _) = other.migrate(owner, &key, &[false], limits).await?;
                 match sent.into_iter().next() {
                     Some(Ok(())) | None => home += 1,
                     Some(Err(error)) if says(&error, "BUSYKEY") => dropped += other.unlink(&key).await?,

@@ -154,14 +154,14 @@ impl Node {
 
     /// MIGRATE of these keys to another node, in one breath as often as `replace` says, with REPLACE where it says so. The
     /// answers of all; an error besides is about the connection to this node. With `freeze`: when the last key has not gone, this
-    /// node performs no write of anybody's from then on, for that long or until the next call or `thaw`.
+    /// node performs no write of anybody's from then on, for that long or until the next call or `thaw`; true says that it is so.
     pub async fn migrate(
         &mut self,
         to: &Self,
         keys: &[Sized],
         replace: &[bool],
         limits: Limits<'_>,
-    ) -> Result<Vec<Result<(), EngineError>>, EngineError> {
+    ) -> Result<(Vec<Result<(), EngineError>>, bool), EngineError> {
         let mut commands = redis::pipe();
         if let (Some(_), Some((key, _))) = (limits.freeze, keys.last()) {
             commands.cmd("CLIENT").arg("UNPAUSE").ignore();
@@ -174,13 +174,18 @@ impl Node {
             // A key that went is a watched key that changed: then the pause is not performed.
             commands.cmd("MULTI").ignore();
             commands.cmd("CLIENT").arg("PAUSE").arg(millis(freeze)).arg("WRITE").ignore();
-            commands.cmd("EXEC").ignore();
+            commands.cmd("EXEC");
         }
         // The timeout is for each wait of MIGRATE's, of which there are several.
         self.connection.set_response_timeout(limits.timeout * 4 + ANSWER);
         let answers = self.ask_all::<Value>("MIGRATE", &mut commands).await;
         self.connection.set_response_timeout(ANSWER);
-        Ok(answers?.into_iter().map(|answer| answer.map(drop).map_err(self.failed("MIGRATE"))).collect())
+        let mut answers = answers?;
+        let frozen = limits.freeze.is_some() && !matches!(answers.pop(), Some(Ok(Value::Nil)));
+        Ok((
+            answers.into_iter().map(|answer| answer.map(drop).map_err(self.failed("MIGRATE"))).collect(),
+            frozen,
+        ))
     }
 
     /// Ends what `freeze` of `migrate` began.

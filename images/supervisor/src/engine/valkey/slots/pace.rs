@@ -7,10 +7,12 @@ use std::time::Duration;
 use super::batch::MOST_KEYS;
 
 /// Both nodes stand still during a MIGRATE, so this is about what it adds to a client's answer.
-const AIM: Duration = Duration::from_millis(2);
+const AIM: Duration = Duration::from_millis(1);
 const FEWEST_KEYS: usize = 8;
 /// Of the time a MIGRATE took, clients get so much for themselves afterwards.
 const REST: f32 = 0.5;
+/// A shorter rest is put off until enough have come together: a timer of a millisecond would make each of them two.
+const SHORTEST_REST: Duration = Duration::from_millis(2);
 /// After one that took very long, clients have waited enough, and so has the move.
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
@@ -19,12 +21,13 @@ const LONGEST_REST: Duration = Duration::from_secs(1);
 pub struct Pace {
     keys_per_second: u32,
     keys: usize,
+    owed: Duration,
 }
 
 impl Pace {
     /// 0: no limit in keys.
     pub fn new(keys_per_second: u32) -> Self {
-        Self { keys_per_second, keys: 32 }
+        Self { keys_per_second, keys: 32, owed: Duration::ZERO }
     }
 
     /// How many keys the next batch may have.
@@ -32,6 +35,14 @@ impl Pace {
         // A tenth of a second's worth at most, so that a low limit is no burst a second.
         let tenth = usize::try_from(self.keys_per_second / 10).unwrap_or(MOST_KEYS).max(1);
         if self.keys_per_second == 0 { self.keys } else { self.keys.min(tenth) }
+    }
+
+    /// How many keys may be listed for the next batches: a second's worth at most.
+    pub fn listed(&self) -> usize {
+        match usize::try_from(self.keys_per_second) {
+            Ok(0) | Err(_) => MOST_KEYS,
+            Ok(limit) => limit.min(MOST_KEYS),
+        }
     }
 
     /// How long to rest after so many keys took so long.
@@ -42,12 +53,15 @@ impl Pace {
             self.keys = (self.keys + 8).min(MOST_KEYS);
         }
         let share = took.mul_f32(REST).min(LONGEST_REST);
-        if self.keys_per_second == 0 {
-            return share;
-        }
-        let keys = u32::try_from(keys).unwrap_or(u32::MAX);
-        let due = Duration::from_secs(1).saturating_mul(keys) / self.keys_per_second;
-        share.max(due.saturating_sub(took))
+        let rest = match self.keys_per_second {
+            0 => share,
+            limit => {
+                let keys = u32::try_from(keys).unwrap_or(u32::MAX);
+                share.max((Duration::from_secs(1).saturating_mul(keys) / limit).saturating_sub(took))
+            }
+        };
+        self.owed += rest;
+        if self.owed < SHORTEST_REST { Duration::ZERO } else { std::mem::take(&mut self.owed) }
     }
 }
 
@@ -68,12 +82,20 @@ mod tests {
         }
         assert_eq!(pace.keys(), FEWEST_KEYS);
         for _ in 0..20 {
-            pace.rest(pace.keys(), MS / 2);
+            pace.rest(pace.keys(), MS / 4);
         }
         assert_eq!(pace.keys(), MOST_KEYS);
         pace.rest(1, MS / 4);
         assert_eq!(pace.keys(), MOST_KEYS);
-        assert_eq!(pace.rest(1, 1000 * MS * 60), LONGEST_REST);
+        assert!((LONGEST_REST..LONGEST_REST + SHORTEST_REST).contains(&pace.rest(1, 1000 * MS * 60)));
+    }
+
+    #[test]
+    fn short_rests_come_together() {
+        let mut pace = Pace::new(0);
+        let rests: Vec<Duration> = (0..9).map(|_| pace.rest(1, MS)).collect();
+        assert_eq!(rests.iter().sum::<Duration>(), 4 * MS);
+        assert!(rests.iter().all(|rest| rest.is_zero() || *rest == SHORTEST_REST), "{rests:?}");
     }
 
     #[test]

@@ -37,6 +37,8 @@ const TRIES: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// For how long clients wait with writes for the next try, when a target does not even let its connections be closed.
 const FREEZE: Duration = Duration::from_secs(2);
+/// Keys that may be on their way to the replicas of both nodes.
+const CONFIRMED_AFTER: usize = batch::MOST_KEYS;
 /// Keys that are weighed before a slot is opened.
 const WEIGHED: usize = 10_000;
 const WEIGHED_AT_ONCE: usize = 500;
@@ -89,7 +91,7 @@ impl Mover<'_> {
         from: &mut Node,
         to: &mut Node,
     ) -> Result<(), EngineError> {
-        let (mut unconfirmed, mut empty) = (false, 0);
+        let (mut unconfirmed, mut empty) = (0, 0);
         loop {
             let left = from.count(slot).await?;
             self.progress.at(slot, left);
@@ -101,7 +103,7 @@ impl Mover<'_> {
                     "slot {slot} is still open when its time is up, with {left} keys left; the next try goes on from there"
                 )));
             }
-            let keys = from.keys(slot, self.pace.keys()).await?;
+            let keys = from.keys(slot, self.pace.listed()).await?;
             if keys.is_empty() {
                 empty += 1;
                 if empty > EMPTY_ROUNDS {
@@ -111,22 +113,26 @@ impl Mover<'_> {
                 }
                 continue;
             }
-            if unconfirmed {
+            if unconfirmed >= CONFIRMED_AFTER {
                 self.confirm(slot, from, to).await?;
+                unconfirmed = 0;
             }
-            for batch in batch::batches(from.sizes(keys).await?) {
+            for batch in batch::batches(from.sizes(keys).await?, self.pace.keys()) {
                 for (key, bytes) in &batch {
                     self.judge(slot, key, *bytes, from)?;
                 }
                 let took = self.send(slot, &batch, from, to).await?;
-                sleep(self.pace.rest(batch.len(), took)).await;
+                unconfirmed += batch.len();
+                let rest = self.pace.rest(batch.len(), took);
+                if !rest.is_zero() {
+                    sleep(rest).await;
+                }
             }
-            unconfirmed = true;
         }
     }
 
     /// Waits until the replicas of both nodes have what the last batches changed, so that the loss of a primary costs no
-    /// more than a batch. SETSLOT is what the engine confirms for a connection that writes nothing itself: WAIT asks for
+    /// more than some batches. SETSLOT is what the engine confirms for a connection that writes nothing itself: WAIT asks for
     /// this connection's own writes, has none to wait for and would answer at once. The replicas of the source matter as well:
     /// one that takes over without having heard that keys left would have the truth about them.
     async fn confirm(&mut self, slot: u32, from: &mut Node, to: &mut Node) -> Result<(), EngineError> {
@@ -154,7 +160,7 @@ impl Mover<'_> {
             let began = Instant::now();
             let password = self.password.clone();
             let limits = Limits { timeout, password: &password, freeze: Some(FREEZE) };
-            let answers = from.migrate(to, batch, &replace, limits).await?;
+            let (answers, frozen) = from.migrate(to, batch, &replace, limits).await?;
             let is_silent =
                 |answer: &Result<(), EngineError>| matches!(answer, Err(error) if says(error, "IOERR"));
             if answers.iter().any(is_silent)
@@ -170,8 +176,10 @@ impl Mover<'_> {
                     let keys = u64::try_from(batch.len()).unwrap_or(u64::MAX);
                     self.done.count("keys", keys);
                     self.progress.keys(keys);
-                    // Only needed when the last key had been removed by a client before: the pause took that for a failure.
-                    from.thaw().await?;
+                    // A last key that a client had removed before is one that has not gone.
+                    if frozen {
+                        from.thaw().await?;
+                    }
                     return Ok(took);
                 }
             };
