@@ -28,7 +28,7 @@ pub use drain::{Left, LeftPhase, left};
 pub use explain::explain;
 pub use foresee::{Foreseen, Question, foresee, foresee_all};
 pub use outlook::Outlook;
-pub use rehearse::{Fate, Rehearsal, Rehearsed, RehearsedCluster, rehearse};
+pub use rehearse::{Fate, Pause, Reach, Rehearsal, Rehearsed, RehearsedCluster, rehearse};
 pub(crate) use rollout::shortfall;
 
 use crate::{

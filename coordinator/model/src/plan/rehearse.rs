@@ -36,6 +36,32 @@ pub enum Fate {
     Goes,
 }
 
+/// How changed parameters reach a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// They are the same, or it starts with them.
+    Same,
+    /// While it serves.
+    Live,
+    /// With a restart of its engine.
+    Restart,
+}
+
+/// Something that clients would notice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pause {
+    /// What stands still for whom, and why.
+    pub what: String,
+    /// About so long; 0 when it is none in general.
+    pub milliseconds: u32,
+}
+
+/// About how long a shard takes no writes while a replica that is in sync takes over.
+const SWITCHOVER_MS: u32 = 1_000;
+
+/// About how long an engine with little data is away when it restarts.
+const RESTART_MS: u32 = 3_000;
+
 /// An instance as it would be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rehearsed {
@@ -51,6 +77,8 @@ pub struct Rehearsed {
     pub role: Role,
     /// What becomes of it.
     pub fate: Fate,
+    /// How changed parameters reach it.
+    pub parameters: Reach,
 }
 
 /// A cluster as it would be.
@@ -62,6 +90,8 @@ pub struct RehearsedCluster {
     pub instances: Vec<Rehearsed>,
     /// How well spread it would be.
     pub outlook: Outlook,
+    /// What clients would notice, longest first.
+    pub pauses: Vec<Pause>,
     /// What it would wait for, for people.
     pub waits: Vec<String>,
 }
@@ -123,6 +153,37 @@ pub fn rehearse(state: &State, observed: &Observed, now: Timestamp, put: &Put) -
     Ok(Rehearsal { state: after, changes, clusters })
 }
 
+/// What clients notice when members restart or go.
+fn pauses(instances: &[Rehearsed]) -> Vec<Pause> {
+    let stays = |i: &&Rehearsed| i.fate == Fate::Stays;
+    let restarts = |i: &&Rehearsed| i.parameters == Reach::Restart && i.role == Role::Primary;
+    let followed = |i: &&Rehearsed| {
+        instances.iter().filter(stays).any(|other| other.group == i.group && other.instance != i.instance)
+    };
+    let (led, alone): (Vec<&Rehearsed>, Vec<&Rehearsed>) =
+        instances.iter().filter(stays).filter(restarts).partition(followed);
+    let mut pauses = Vec::new();
+    for primary in &alone {
+        let what = format!(
+            "shard {} has no replica: it is down while its only member restarts, longer with much data to load",
+            primary.group
+        );
+        pauses.push(Pause { what, milliseconds: RESTART_MS });
+    }
+    if !led.is_empty() {
+        let what = format!(
+            "each of {} primaries hands over to a replica in sync before it restarts, one after the other: writes to its shard wait",
+            led.len()
+        );
+        pauses.push(Pause { what, milliseconds: SWITCHOVER_MS });
+    }
+    if instances.iter().any(|i| i.fate == Fate::Goes && i.index.is_some()) {
+        let what = "replicas go and nobody waits; one that leads by then hands over first, which holds writes to its shard for about a second";
+        pauses.push(Pause { what: what.to_owned(), milliseconds: 0 });
+    }
+    pauses
+}
+
 /// The cluster that a resource is, or those that hang on it.
 fn concerned(state: &State, id: ResourceId) -> Vec<ClusterId> {
     let Some(changed) = state.resources.get(&id) else { return Vec::new() };
@@ -178,8 +239,15 @@ fn compare(
                 (true, true) => Fate::Stays,
                 (true, false) => Fate::Goes,
             };
+            let newest = &view.cluster.rollout.parameters.values;
+            let parameters = match (fate, &instance.parameters.values) {
+                (Fate::New | Fate::Goes, _) => Reach::Same,
+                (Fate::Stays, values) if values == newest => Reach::Same,
+                (Fate::Stays, values) if view.cluster.engine.needs_restart(values, newest) => Reach::Restart,
+                (Fate::Stays, _) => Reach::Live,
+            };
             let (group, host) = (instance.group, instance.host);
-            Rehearsed { instance: instance.id, group, index, host, role: role(instance), fate }
+            Rehearsed { instance: instance.id, group, index, host, role: role(instance), fate, parameters }
         })
         .collect();
     instances.sort_by_key(|i| (i.fate == Fate::Goes, i.index.unwrap_or(usize::MAX), i.role, i.instance));
@@ -191,10 +259,7 @@ fn compare(
         Outcome::Failed { message } => Some(message.clone()),
         Outcome::Done | Outcome::InFlight => None,
     };
-    Some(RehearsedCluster {
-        cluster: id,
-        instances,
-        outlook,
-        waits: waits.into_iter().chain(failed).collect(),
-    })
+    let pauses = pauses(&instances);
+    let waits = waits.into_iter().chain(failed).collect();
+    Some(RehearsedCluster { cluster: id, instances, outlook, pauses, waits })
 }

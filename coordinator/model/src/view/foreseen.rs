@@ -11,7 +11,7 @@ use super::operator::host_name;
 use crate::{
     engine::Role,
     observed::Observed,
-    plan::{Fate, Question, Rehearsal, Rehearsed, RehearsedCluster, foresee_all},
+    plan::{Fate, Question, Reach, Rehearsal, Rehearsed, RehearsedCluster, foresee_all},
     state::State,
     time::Timestamp,
 };
@@ -105,7 +105,12 @@ fn changed(state: &State, cluster: &RehearsedCluster) -> v1::PlannedChange {
             Fate::Goes => "goes",
         }
         .to_owned(),
-        parameters: String::new(),
+        parameters: match i.parameters {
+            Reach::Same => "",
+            Reach::Live => "live",
+            Reach::Restart => "restart",
+        }
+        .to_owned(),
     };
     let outlook = cluster.outlook.clone();
     v1::PlannedChange {
@@ -117,7 +122,11 @@ fn changed(state: &State, cluster: &RehearsedCluster) -> v1::PlannedChange {
         primary_spread_ok: outlook.primary_spread_ok,
         primary_spread_message: outlook.primary_spread_message,
         travels: Vec::new(),
-        pauses: Vec::new(),
+        pauses: cluster
+            .pauses
+            .iter()
+            .map(|pause| v1::PlannedPause { what: pause.what.clone(), milliseconds: pause.milliseconds })
+            .collect(),
         waits: cluster.waits.clone(),
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use shardplane_model::{
     engine::Role,
-    plan::{Fate, Rehearsal, rehearse},
+    plan::{Fate, Reach, Rehearsal, rehearse},
     resource::{Outcome, User},
     state::Sealed,
     time::Timestamp,
@@ -25,8 +25,11 @@ fn ready(hosts: usize) -> World {
 }
 
 fn asks(world: &World, cluster: &v1::Valkey) -> Rehearsal {
-    let resource = v1::Resource { body: Some(v1::resource::Body::Valkey(cluster.clone())) };
-    let submission = validate::put(&world.leader.state, &resource).unwrap();
+    asks_for(world, &v1::Resource { body: Some(v1::resource::Body::Valkey(cluster.clone())) })
+}
+
+fn asks_for(world: &World, resource: &v1::Resource) -> Rehearsal {
+    let submission = validate::put(&world.leader.state, resource).unwrap();
     let sealed = submission.secret.clone().map(|secret| Sealed(secret.into_bytes()));
     let by = User { id: "u".to_owned(), name: "tester".to_owned() };
     let put = submission.into_put(RequestId::from_u128(1), by, sealed);
@@ -100,4 +103,39 @@ fn what_is_so_already_changes_nothing_and_what_does_not_fit_waits() {
     assert!(waits.iter().any(|why| why.starts_with("no place: needs room for 1 instance, ")), "{waits:?}");
     let resource = &world.leader.state.resources[&id];
     assert_eq!(resource.change.outcome, Outcome::Done);
+}
+
+#[test]
+fn a_plan_says_how_changed_parameters_reach_each_member() {
+    let mut world = ready(5);
+    let (id, set) = (ResourceId::from_u128(98 << 100), ResourceId::from_u128(97 << 100));
+    let parameters = |pairs: &[(&str, &str)]| {
+        let pairs = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        v1::Resource {
+            body: Some(v1::resource::Body::ValkeyParametersSet(v1::ValkeyParametersSet {
+                metadata: Some(v1::Metadata {
+                    id: set.to_string(),
+                    name: "set".to_owned(),
+                    ..v1::Metadata::default()
+                }),
+                spec: Some(v1::ParametersSpec { parameters: pairs.collect() }),
+                ..v1::ValkeyParametersSet::default()
+            })),
+        }
+    };
+    world.put(&parameters(&[("hz", "10")])).unwrap();
+    let mut wanted = cluster(id, World::SUBNET, 3, 1);
+    wanted.spec.as_mut().unwrap().parameters_set_id = Some(set.to_string());
+    world.put_cluster(wanted).unwrap();
+    world.settles(120);
+    let reaches = |world: &World, pairs: &[(&str, &str)]| {
+        let planned = asks_for(world, &parameters(pairs)).clusters.remove(0);
+        (planned.instances.iter().map(|i| i.parameters).collect::<Vec<_>>(), planned.pauses)
+    };
+    let (live, pauses) = reaches(&world, &[("hz", "20")]);
+    assert!(live.len() == 6 && live.iter().all(|reach| *reach == Reach::Live), "{live:?}");
+    assert!(pauses.is_empty(), "{pauses:?}");
+    let (restart, pauses) = reaches(&world, &[("io-threads", "2")]);
+    assert!(restart.iter().all(|reach| *reach == Reach::Restart), "{restart:?}");
+    assert!(pauses.len() == 1 && pauses[0].what.starts_with("each of 3 primaries hands over"), "{pauses:?}");
 }
