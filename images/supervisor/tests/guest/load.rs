@@ -53,6 +53,16 @@ pub struct Book {
 
 impl Load {
     pub fn start(cluster: &Cluster, slots: impl IntoIterator<Item = u32>, keys_a_slot: u32) -> Self {
+        Self::named("load", cluster, slots, keys_a_slot)
+    }
+
+    /// With keys of its own, so that several can be at work.
+    pub fn named(
+        name: &'static str,
+        cluster: &Cluster,
+        slots: impl IntoIterator<Item = u32>,
+        keys_a_slot: u32,
+    ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (mut client, stopped) = (cluster.client(), stop.clone());
         let tags: Vec<String> = slots.into_iter().map(tag).collect();
@@ -64,7 +74,8 @@ impl Load {
                 }
                 // A walk over all keys in an order that is not the order of the slots.
                 let step = n.wrapping_mul(2_654_435_761) >> 8;
-                let key = format!("load:{{{}}}:{}", tags[step as usize % tags.len()], step / 7 % keys_a_slot);
+                let key =
+                    format!("{name}:{{{}}}:{}", tags[step as usize % tags.len()], step / 7 % keys_a_slot);
                 let began = Instant::now();
                 if n % 3 == 2 {
                     confirm(&mut client, &key, &cmd(&["DEL", &key])).await;
