@@ -12,6 +12,7 @@ mod hosts;
 mod interrupted;
 mod leaders;
 mod maintenance;
+mod parameters;
 mod partitions;
 mod passwords;
 mod power;
