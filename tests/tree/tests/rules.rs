@@ -125,6 +125,28 @@ fn the_places_where_engines_are_named_exist() {
     );
 }
 
+/// What a supervisor keeps to itself the coordinator refuses by name, with a reason: nobody finds out by a directive that does nothing.
+#[test]
+fn directives_that_the_supervisor_owns_are_forbidden_in_parameter_sets() {
+    let text = |end: &str| files().unwrap().into_iter().find(|file| file.path.ends_with(end)).unwrap().text;
+    let quoted = |text: &str| text.split('"').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+    let conf = text("images/supervisor/src/engine/valkey/conf.rs");
+    let owned = conf.split_once("const OWNED").unwrap().1.split_once("];").unwrap().0;
+    let model = text("coordinator/model/src/engine/valkey/directives.rs");
+    let forbidden = quoted(model.split_once("pub const FORBIDDEN").unwrap().1);
+    let known = |name: &String| {
+        forbidden
+            .iter()
+            .any(|f| f == name || f.strip_suffix('*').is_some_and(|start| name.starts_with(start)))
+    };
+    let owned = quoted(owned);
+    assert!(owned.len() > 20, "{owned:?}");
+    refuse(
+        "owned by the supervisor and not forbidden",
+        owned.into_iter().filter(|name| !known(name)).collect(),
+    );
+}
+
 fn cargo_tree(depth: &str) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
         .args(["tree", "--offline", "--locked", "--package", "shardplane-model", "--edges", "normal"])

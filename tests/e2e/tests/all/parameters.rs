@@ -79,9 +79,15 @@ fn val_11_parameters_reach_every_member_under_a_writer() {
         writer.progresses(50, SOON)?;
 
         // Refused by the engine: one member is touched, and its text is shown.
-        put(&cluster, &first, &json!({"maxmemory-policy": "allkeys-lfu", "io-threads": "2", "activedefrag": "yes"}))?;
+        put(
+            &cluster,
+            &first,
+            &json!({"maxmemory-policy": "allkeys-lfu", "io-threads": "2", "activedefrag": "yes"}),
+        )?;
         let shown = || match condition(&cluster) {
-            Ok((status, text)) if status == "False" && text.contains("activedefrag: Active defragmentation") => {
+            Ok((status, text))
+                if status == "False" && text.contains("activedefrag: Active defragmentation") =>
+            {
                 Ok(())
             }
             other => Err(format!("{other:?}")),
