@@ -7,7 +7,7 @@ use shardplane_proto::ids::ResourceId;
 
 use crate::{
     resource::Outcome,
-    state::{State, TaskState},
+    state::{OperationKind, OperationState, State, TaskState},
 };
 
 /// Every broken invariant; empty when the state is sound.
@@ -45,6 +45,19 @@ pub fn audit(state: &State) -> Vec<String> {
             let has = groups.get(&group.id).copied().unwrap_or(0);
             if has > group.members + spare {
                 broken.push(format!("shard {} has {has} of {} members", group.id, group.members));
+            }
+        }
+        let moving = state.operations.values().filter(|o| {
+            o.cluster == *id && o.kind == OperationKind::Reshard && o.state == OperationState::Running
+        });
+        if moving.count() != usize::from(cluster.layout.is_some()) {
+            broken.push(format!(
+                "cluster {id} has a layout without a reshard that runs, or the other way round"
+            ));
+        }
+        for leaving in &cluster.leaving {
+            if spec.is_some_and(|spec| spec.groups().iter().any(|group| group.id == leaving.id)) {
+                broken.push(format!("shard {} of cluster {id} is wanted and leaves", leaving.id));
             }
         }
         let twice = cluster.instances.len() != cluster.instances.iter().collect::<BTreeSet<_>>().len();

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use shardplane_proto::ids::{
-    ClusterId, Generation, HostId, InstanceId, OperationId, RequestId, ResourceId, TaskId, TokenId,
+    ClusterId, Generation, GroupId, HostId, InstanceId, OperationId, RequestId, ResourceId, TaskId, TokenId,
 };
 
 use crate::{
-    engine::Fact,
+    engine::{Fact, Layout},
     resource::{Metadata, Spec, User},
     state::{Goal, HostFacts, OperationKind, Settings, Severity, Token},
 };
@@ -198,6 +198,34 @@ pub enum Decision {
         instances: Vec<InstanceId>,
         /// The operation this begins.
         operation: NewOperation,
+    },
+    /// Data shall move between groups until the layout is reached. Applying refuses when another change is in flight by then, the
+    /// layout is for other groups than the spec has, or another one is in force.
+    Reshard {
+        /// The cluster.
+        cluster: ClusterId,
+        /// The change in flight that this is for.
+        request: RequestId,
+        /// Where the data shall be.
+        layout: Layout,
+        /// The operation this begins.
+        operation: NewOperation,
+    },
+    /// A step of a reshard failed too often: nothing more is tried until somebody cancels it.
+    Halt {
+        /// The cluster.
+        cluster: ClusterId,
+        /// The operation.
+        operation: OperationId,
+        /// What failed and the engine's text.
+        error: String,
+    },
+    /// A group that leaves owns nothing any more: all its members go. Applying refuses when the log's facts do not prove that.
+    Dissolve {
+        /// The cluster.
+        cluster: ClusterId,
+        /// The group.
+        group: GroupId,
     },
     /// Ask for engine steps, under the operation when it still runs, else under a new one.
     StartTasks {

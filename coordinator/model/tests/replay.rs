@@ -120,6 +120,7 @@ fn log() -> Vec<Entry> {
         )]
         .into(),
         lost_after: Millis::seconds(30),
+        ..Settings::default()
     };
     let operation = NewOperation {
         id: OperationId::from_u128(50),

@@ -39,6 +39,7 @@ impl Api {
             vm_offers: [("g3-1c1-100".to_owned(), vm)].into(),
             volume_offers: [("gp3-750".to_owned(), volume)].into(),
             lost_after: Millis::seconds(30),
+            ..Settings::default()
         };
         api.apply(Command::Configure(settings)).unwrap();
         api.put(Body::Vpc(v1::Vpc { metadata: metadata(id(1)), ..v1::Vpc::default() })).unwrap();
@@ -287,10 +288,43 @@ fn modifies_that_are_refused_name_the_path_and_the_rule() {
             "spec.shards: goes from 3 to 5 shards; a change adds or removes at most one",
         ),
         (
-            change(|s| s.shards = shards(4)),
-            "spec.shards: goes from 3 to 4 shards; this release keeps the number",
+            change(|s| s.shards = shards(5)),
+            "spec.shards: goes from 3 to 5 shards; a change adds or removes at most one: allowed is 3 or 4",
         ),
-        (change(|s| s.shards = shards(1)), "spec.shards: goes from 3 to 1 shards"),
+        (
+            change(|s| s.shards = shards(1)),
+            "spec.shards: goes from 3 to 1 shards; a change adds or removes at most one: allowed is 3 or 4; the way between 1 and 3 leads over 2, which is never allowed: create a new cluster",
+        ),
+        (change(|s| s.shards = shards(2)), "spec.shards: goes from 3 to 2 shards"),
+        (
+            change(|s| {
+                s.shards = shards(4);
+                s.shards.remove(0);
+                s.shards[2].id = id(500).to_string();
+            }),
+            "spec.shards: replaces a shard by another",
+        ),
+        (
+            change(|s| {
+                s.shards = shards(4);
+                s.shards.swap(0, 2);
+            }),
+            "spec.shards: has the same shards in another order; keep the order",
+        ),
+        (
+            change(|s| {
+                s.shards = shards(5);
+                s.shards.remove(0);
+            }),
+            "spec.shards: replaces a shard by another",
+        ),
+        (
+            change(|s| {
+                s.shards = shards(4);
+                s.shards[0].vpc_subnet_id = id(4).to_string();
+            }),
+            "spec.shards[0].vpcSubnetId: is 00000000000000000000000004; it cannot change: a shard stays in the subnet it was created in, 00000000000000000000000002",
+        ),
         (change(|s| s.shards = shards(2)), "spec.shards: has 2 entries"),
         (
             change(|s| s.replicas_per_shard = Some(3)),
@@ -306,7 +340,7 @@ fn modifies_that_are_refused_name_the_path_and_the_rule() {
         ),
         (
             change(|s| s.shards[1].vpc_subnet_id = id(4).to_string()),
-            "spec.shards[1].vpcSubnetId: cannot change",
+            "it cannot change: a shard stays in the subnet it was created in",
         ),
     ];
     for (apply, text) in rows {
@@ -325,6 +359,98 @@ fn modifies_that_are_refused_name_the_path_and_the_rule() {
         let same = api.state.resources == before.resources && api.state.requests == before.requests;
         assert!(same && api.state.clusters == before.clusters, "a refusal changes nothing");
     }
+}
+
+/// A cluster of `count` shards that is made.
+fn made(count: u128) -> Api {
+    let mut api = Api::new();
+    api.put(subnet(4, 1, "10.21.0.0/24")).unwrap();
+    api.put(body(v1::ValkeySpec { shards: shards(count), ..good() })).unwrap();
+    let cluster = ClusterId::from(id(10));
+    let request = api.state.resources[&ResourceId::from(cluster)].change.request;
+    api.apply(Command::Decide(Decision::Satisfied { cluster, request })).unwrap();
+    api
+}
+
+fn with_shards(shards: Vec<v1::ValkeyShardSpec>) -> Body {
+    body(v1::ValkeySpec { shards, ..good() })
+}
+
+#[test]
+fn one_shard_more_or_less_is_accepted_wherever_it_stands() {
+    for at in 0..=3 {
+        let mut more = shards(3);
+        let new = v1::ValkeyShardSpec { id: id(500).to_string(), vpc_subnet_id: id(4).to_string() };
+        more.insert(at, new);
+        made(3).put(with_shards(more)).unwrap();
+    }
+    for at in 0..4 {
+        let mut less = shards(4);
+        less.remove(at);
+        made(4).put(with_shards(less)).unwrap();
+    }
+}
+
+#[test]
+fn one_shard_stays_one_and_every_violation_is_named() {
+    for (count, text) in [
+        (2, "spec.shards: goes from 1 to 2 shards; a change adds or removes at most one: allowed is 1"),
+        (
+            3,
+            "spec.shards: goes from 1 to 3 shards; a change adds or removes at most one: allowed is 1; the way between 1 and 3",
+        ),
+    ] {
+        let refusal = made(1).put(with_shards(shards(count))).unwrap_err();
+        assert!(refusal.code == RefusalCode::BadData && refusal.message.contains(text), "{refusal:?}");
+    }
+    let mut all = shards(6);
+    all.swap(1, 2);
+    all[0].vpc_subnet_id = id(4).to_string();
+    let spec =
+        v1::ValkeySpec { shards: all, replicas_per_shard: Some(3), volume_size_gib: Some(11), ..good() };
+    let refusal = made(3).put(body(spec)).unwrap_err();
+    for text in [
+        "spec.volumeSizeGiB: cannot change",
+        "spec.shards: goes from 3 to 6 shards",
+        "spec.shards: has the same shards in another order",
+        "spec.shards[0].vpcSubnetId: is",
+        "spec.replicasPerShard: goes from 1 to 3; a change adds or removes at most one: allowed is 0 to 2",
+        "spec.replicasPerShard: changes together with spec.shards",
+    ] {
+        assert!(refusal.message.contains(text), "{text}: {}", refusal.message);
+    }
+}
+
+#[test]
+fn a_shard_that_leaves_keeps_its_subnet_until_it_is_gone() {
+    let mut api = made(4);
+    let mut less = shards(4);
+    less[3].vpc_subnet_id = id(4).to_string();
+    api.put(with_shards(less)).unwrap_err();
+    let mut api = Api::new();
+    api.put(subnet(4, 1, "10.21.0.0/24")).unwrap();
+    let mut own = shards(4);
+    own[3].vpc_subnet_id = id(4).to_string();
+    let back = own.clone();
+    api.put(with_shards(own)).unwrap();
+    let cluster = ClusterId::from(id(10));
+    let request = |api: &Api| api.state.resources[&ResourceId::from(cluster)].change.request;
+    let done = Decision::Satisfied { cluster, request: request(&api) };
+    api.apply(Command::Decide(done)).unwrap();
+    api.put(with_shards(shards(3))).unwrap();
+    let leaving = |api: &Api| api.state.clusters[&cluster].leaving.len();
+    assert_eq!(leaving(&api), 1);
+    let refusal = api.delete(Kind::VpcSubnet, 4).unwrap_err();
+    assert!(refusal.message.contains("is still used by Valkey n"), "{refusal:?}");
+    let done = Decision::Satisfied { cluster, request: request(&api) };
+    assert_eq!(api.apply(Command::Decide(done)).unwrap_err().code, RefusalCode::Outdated);
+    // The change is given up: the shard may come back, in its own subnet alone.
+    let failed = Decision::Fail { cluster, request: request(&api), message: "x".to_owned() };
+    api.apply(Command::Decide(failed)).unwrap();
+    let refusal = api.put(with_shards(shards(4))).unwrap_err();
+    assert!(refusal.message.contains("spec.shards[3].vpcSubnetId"), "{refusal:?}");
+    api.put(with_shards(back)).unwrap();
+    assert_eq!(leaving(&api), 0);
 }
 
 #[test]

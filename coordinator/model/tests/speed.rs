@@ -121,6 +121,7 @@ fn world() -> (Log, Observed) {
         vm_offers: [("o".to_owned(), vm)].into(),
         volume_offers: [("v".to_owned(), volume)].into(),
         lost_after: Millis::seconds(30),
+        ..Settings::default()
     })]);
     log.put(1, Spec::Vpc { provider: None });
     log.put(2, Spec::VpcSubnet { vpc: ResourceId::from_u128(1), cidr: "10.0.0.0/16".parse().unwrap() });

@@ -52,6 +52,7 @@ pub fn settings() -> Settings {
         vm_offers: [("g3-1c1-100".to_owned(), vm)].into(),
         volume_offers: [("gp3-750".to_owned(), volume)].into(),
         lost_after: Millis(LOST_AFTER),
+        ..Settings::default()
     }
 }
 

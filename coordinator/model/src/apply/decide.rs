@@ -28,6 +28,11 @@ impl Step<'_> {
                 self.retire(*cluster, instances, cause);
                 Ok(Applied::Changed)
             }
+            Decision::Reshard { cluster, request, layout, operation } => {
+                self.reshard(*cluster, *request, layout, operation)
+            }
+            Decision::Halt { cluster, operation, error } => self.halt(*cluster, *operation, error),
+            Decision::Dissolve { cluster, group } => self.dissolve(*cluster, *group),
             Decision::Shrink { cluster, instances, operation } => self.shrink(*cluster, instances, operation),
             Decision::LiftCordon { host } => self.lift_cordon(*host),
             Decision::RemindCordon { host } => self.remind_cordon(*host),
@@ -70,6 +75,9 @@ impl Step<'_> {
                 let running =
                     self.state.operations.get_mut(operation).filter(|o| o.state == OperationState::Running);
                 let Some(operation) = running else { return Ok(Applied::Unchanged) };
+                if operation.kind == OperationKind::Reshard {
+                    return Err(Refusal::outdated("the moving of slots ends with its change".to_owned()));
+                }
                 operation.state = match error {
                     None => OperationState::Succeeded,
                     Some(error) => OperationState::Failed { error: error.clone() },
@@ -175,7 +183,8 @@ impl Step<'_> {
                 .chain(instance.replaces)
                 .collect();
             members.retain(|id| !replaced.contains(id));
-            let group = spec.groups().into_iter().find(|g| g.id == instance.group);
+            let groups = self.state.clusters.get(&cluster).map(|cluster| cluster.groups(spec));
+            let group = groups.unwrap_or_default().into_iter().find(|g| g.id == instance.group);
             let room = group.map_or(0, |g| usize::try_from(g.members).unwrap_or(usize::MAX));
             if members.len() > room {
                 return Err(Refusal::outdated(format!(
@@ -229,6 +238,14 @@ impl Step<'_> {
             if self.state.tasks.contains_key(&new.id) || self.state.running_tasks(cluster).any(same) {
                 continue;
             }
+            // What a former leader planned must not run beside what this one did.
+            let engine = self.state.clusters.get(&cluster).map(|cluster| cluster.engine);
+            let excluded = |task: &Task| {
+                engine.is_some_and(|engine| engine.exclude_each_other(&task.payload, &new.payload))
+            };
+            if self.state.running_tasks(cluster).any(excluded) {
+                continue;
+            }
             let task = Task {
                 id: new.id,
                 operation,
@@ -269,7 +286,7 @@ impl Step<'_> {
     }
 
     /// A change that was accepted after the planner looked is not answered with what was true of the one before.
-    fn answers(&self, cluster: ClusterId, request: RequestId) -> Result<(), Refusal> {
+    pub(super) fn answers(&self, cluster: ClusterId, request: RequestId) -> Result<(), Refusal> {
         let resource = self.state.resources.get(&ResourceId::from(cluster));
         match resource.map(|resource| &resource.change) {
             Some(change) if change.request == request && change.outcome == Outcome::InFlight => Ok(()),
@@ -283,6 +300,9 @@ impl Step<'_> {
         self.known(id)?;
         self.answers(id, request)?;
         let Some(cluster) = self.state.clusters.get_mut(&id) else { return Ok(Applied::Unchanged) };
+        if !cluster.leaving.is_empty() {
+            return Err(Refusal::outdated(format!("a shard of cluster {id} that shall go is still there")));
+        }
         cluster.formed = true;
         self.settle(id.into(), &Outcome::Done);
         self.end_operations(id, None);

@@ -10,7 +10,8 @@ use crate::{
 };
 
 impl Step<'_> {
-    /// A group keeps at least one member that is wanted, on a present host, and, once the cluster has served, known to the log.
+    /// A group keeps at least one member that is wanted, on a present host, and, once the cluster has served, known to the log; unless
+    /// it owns nothing.
     pub(super) fn not_the_last(&self, cluster: ClusterId, leaving: &[InstanceId]) -> Result<(), Refusal> {
         let formed = self.state.clusters.get(&cluster).is_some_and(|cluster| cluster.formed);
         let present =
@@ -23,7 +24,7 @@ impl Step<'_> {
                     && present(&other.host)
                     && (other.fact.is_some() || !formed)
             });
-            if !stays {
+            if !stays && !self.owns_nothing(cluster, instance.group) {
                 return Err(Refusal::outdated(format!("instance {} is the last of its shard", instance.id)));
             }
         }

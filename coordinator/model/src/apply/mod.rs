@@ -8,6 +8,7 @@ mod notice;
 mod operations;
 pub(crate) mod parameters;
 mod prune;
+mod reshard;
 mod shrink;
 mod tokens;
 
@@ -102,6 +103,7 @@ impl Step<'_> {
         };
         let (created, created_by) = existing
             .map_or((self.state.now, put.by.clone()), |existing| (existing.created, existing.created_by));
+        let before = self.state.resources.get(&put.id).and_then(|resource| resource.cluster_spec().cloned());
         let resource = Resource {
             id: put.id,
             metadata: put.metadata.clone(),
@@ -113,6 +115,7 @@ impl Step<'_> {
         self.record(&resource);
         match &put.spec {
             Spec::Cluster(spec) if spec_changed => {
+                self.note_leaving(put.id.into(), before.as_ref(), spec);
                 self.want_cluster(put.id.into(), spec.engine());
                 self.want_parameters_of(put.id.into(), spec, put.request);
             }
@@ -157,6 +160,8 @@ impl Step<'_> {
                     bad_hosts: Vec::new(),
                     disturbed: generation,
                     rollout: Rollout::default(),
+                    leaving: Vec::new(),
+                    layout: None,
                 };
                 self.state.clusters.insert(id, cluster);
             }

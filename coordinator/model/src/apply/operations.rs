@@ -27,6 +27,7 @@ impl Step<'_> {
             counts: BTreeMap::new(),
             goal: new.goal.clone(),
             notes: Vec::new(),
+            halted: None,
         };
         self.state.operations.insert(new.id, operation);
         match new.kind {
@@ -128,6 +129,9 @@ impl Step<'_> {
         if operation.kind == OperationKind::Rollout {
             self.halt(operation.cluster, &format!("cancelled by {}", by.name));
         }
+        if operation.kind == OperationKind::Reshard {
+            self.cancel_reshard(operation.cluster, &by.name);
+        }
         let message = format!("operation {id} was cancelled by {}: {}", by.name, operation.cause);
         self.event(
             Severity::Warning,
@@ -140,6 +144,9 @@ impl Step<'_> {
 
     /// Ends what still runs for a cluster.
     pub(super) fn end_operations(&mut self, cluster: ClusterId, error: Option<&str>) {
+        if let Some(cluster) = self.state.clusters.get_mut(&cluster) {
+            cluster.layout = None;
+        }
         let tasks: Vec<_> = self.state.running_tasks(cluster).map(|task| task.id).collect();
         tasks.into_iter().for_each(|task| {
             self.end_task(task, TaskState::Superseded);

@@ -40,7 +40,8 @@ impl Step<'_> {
                 .filter(|i| i.wanted() && i.group == instance.group)
                 .collect();
             let leaving = own.iter().filter(|i| instances.contains(&i.id)).count();
-            let room = spec.groups().into_iter().find(|group| group.id == instance.group);
+            let groups = self.state.clusters.get(&cluster).map(|cluster| cluster.groups(&spec));
+            let room = groups.unwrap_or_default().into_iter().find(|group| group.id == instance.group);
             let room = room.map_or(0, |group| usize::try_from(group.members).unwrap_or(usize::MAX));
             if own.iter().any(|i| i.replaces.is_some()) || own.len() - leaving < room {
                 return refuse("is wanted: its shard has no member too many");

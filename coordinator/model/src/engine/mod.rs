@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use shardplane_proto::{
-    ids::{GroupId, ResourceId},
+    ids::{GroupId, InstanceId, ResourceId},
     v1,
 };
 
@@ -85,6 +85,34 @@ impl EngineKind {
         }
     }
 
+    /// Whether a step moves data between groups or tidies up after that.
+    pub fn is_move(self, payload: &[u8]) -> bool {
+        match self {
+            EngineKind::Valkey => valkey::moves::is_slot_task(payload),
+        }
+    }
+
+    /// Whether two steps of one cluster must not be asked for at the same time.
+    pub fn exclude_each_other(self, one: &[u8], other: &[u8]) -> bool {
+        match self {
+            EngineKind::Valkey => valkey::moves::exclude_each_other(one, other),
+        }
+    }
+
+    /// Whether a group of a cluster that has served owns nothing, by these facts of the cluster's members.
+    pub fn owns_nothing<'f>(
+        self,
+        group: GroupId,
+        facts: impl Iterator<Item = (GroupId, InstanceId, &'f Fact)>,
+    ) -> bool {
+        match self {
+            EngineKind::Valkey => {
+                let facts = facts.map(|(group, instance, Fact::Valkey(fact))| (group, instance, fact));
+                valkey::ownership::owns_nothing(group, facts)
+            }
+        }
+    }
+
     /// What a guest's report says, in the engine's terms. None when it is not a report of this engine.
     pub fn read_report(self, bytes: &[u8]) -> Option<Report> {
         match self {
@@ -101,7 +129,7 @@ pub enum ClusterSpec {
 }
 
 /// A group as a spec wants it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupSpec {
     /// Made by the client.
     pub id: GroupId,
@@ -187,6 +215,28 @@ impl ClusterSpec {
     pub fn check_modify(&self, new: &ClusterSpec) -> Vec<Violation> {
         match (self, new) {
             (ClusterSpec::Valkey(old), ClusterSpec::Valkey(new)) => valkey::check::modify(old, new),
+        }
+    }
+}
+
+/// Where the groups of a cluster shall have their data; the log keeps it while data moves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Layout {
+    /// The slots of a Valkey cluster.
+    Valkey(valkey::layout::SlotLayout),
+}
+
+impl Layout {
+    /// What is wrong with it for this spec.
+    ///
+    /// # Errors
+    /// The rule that is broken, for people.
+    pub fn check(&self, spec: &ClusterSpec) -> Result<(), String> {
+        match (self, spec) {
+            (Layout::Valkey(layout), ClusterSpec::Valkey(spec)) => {
+                let shards: Vec<GroupId> = spec.shards.iter().map(|shard| shard.id).collect();
+                layout.check(&shards)
+            }
         }
     }
 }

@@ -1,13 +1,13 @@
 //! A cluster with all that is known of it, as the planner and the views ask about it. In: what the log says and what hosts report.
 //! Out: roles, verdicts and next steps, whichever engine it is. Built by [`crate::plan::cluster_view`].
 
-use shardplane_proto::ids::InstanceId;
+use shardplane_proto::ids::{GroupId, InstanceId};
 
-use super::{ClusterSpec, Fact, GroupSpec, Report, valkey};
+use super::{ClusterSpec, Fact, GroupSpec, Layout, Report, valkey};
 use crate::{
     observed::MemberReport,
     resource::Resource,
-    state::{Cluster, Host, Instance, Presence, State},
+    state::{Cluster, Goal, Host, Instance, Operation, Presence, Settings, State, Task},
     time::Timestamp,
 };
 
@@ -27,7 +27,7 @@ pub enum Role {
 pub struct Member<'a> {
     /// What the log says.
     pub instance: &'a Instance,
-    /// Position of its group in the spec; none for a group that is no longer in the spec.
+    /// Position of its group in [`ClusterView::groups`]; none for a group that is in neither the spec nor leaving.
     pub group_index: Option<usize>,
     /// Its host, if the log knows it.
     pub host: Option<&'a Host>,
@@ -61,8 +61,14 @@ pub struct ClusterView<'a> {
     pub spec: &'a ClusterSpec,
     /// What the state remembers of it.
     pub cluster: &'a Cluster,
-    /// Its groups.
+    /// Its groups: those of the spec, then those that leave.
     pub groups: Vec<GroupSpec>,
+    /// The operation that moves data between groups, while it runs.
+    pub reshard: Option<&'a Operation>,
+    /// Its tasks that are kept, oldest first.
+    pub tasks: Vec<&'a Task>,
+    /// The installation's settings.
+    pub settings: &'a Settings,
     /// Its members in order of group, first primary first, then by id; retiring ones included.
     pub members: Vec<Member<'a>>,
     /// The time to judge ages by.
@@ -91,6 +97,12 @@ pub struct Next {
     pub waiting: Vec<String>,
     /// Every wanted member takes its part, as far as recent reports tell.
     pub whole: bool,
+    /// The same, but for what still moves between groups.
+    pub settled: bool,
+    /// The movement between groups goes no further: a step failed too often, with the engine's text.
+    pub halt: Option<String>,
+    /// When time alone would change this.
+    pub again_at: Option<Timestamp>,
 }
 
 /// What the other members say about one of them.
@@ -135,6 +147,47 @@ impl ClusterView<'_> {
     pub fn in_sync(&self, instance: InstanceId) -> bool {
         match self.spec {
             ClusterSpec::Valkey(_) => valkey::facts::in_sync(self, instance),
+        }
+    }
+
+    /// Whether nothing is known to belong to this group of a cluster that has served: it is new, or it has given everything away.
+    pub fn unclaimed(&self, group: GroupId) -> bool {
+        match self.spec {
+            ClusterSpec::Valkey(_) => valkey::facts::unclaimed(self, group),
+        }
+    }
+
+    /// Whether a group owns nothing, for certain: all who answer and the log say so, and nobody is silent who could say otherwise.
+    pub fn is_empty(&self, group: GroupId) -> bool {
+        match self.spec {
+            ClusterSpec::Valkey(_) => valkey::ownership::is_empty(self, group),
+        }
+    }
+
+    /// Whether a group is one that leaves and has given everything away: nobody takes a place in it any more.
+    pub fn goes_at_once(&self, group: GroupId) -> bool {
+        self.cluster.leaving.iter().any(|leaving| leaving.id == group) && self.unclaimed(group)
+    }
+
+    /// Where the groups of the spec shall have their data and how much has to move for it; none when it is there.
+    ///
+    /// # Errors
+    /// What has to be known first, for people.
+    pub fn layout(&self) -> Result<Option<(Layout, Goal)>, String> {
+        match self.spec {
+            ClusterSpec::Valkey(spec) => {
+                let shards: Vec<GroupId> = spec.shards.iter().map(|shard| shard.id).collect();
+                let wanted = valkey::progress::wanted(self, &shards)?;
+                let goal = |amount| Goal { what: "slots".to_owned(), amount };
+                Ok(wanted.map(|(layout, slots)| (Layout::Valkey(layout), goal(slots))))
+            }
+        }
+    }
+
+    /// Whether data is still to move between groups.
+    pub fn moves(&self) -> bool {
+        match self.spec {
+            ClusterSpec::Valkey(_) => valkey::progress::of(self).is_some_and(|progress| progress.left > 0),
         }
     }
 

@@ -1,6 +1,7 @@
-//! One cluster's turn. In: its view. Out: the next decisions for it, in this order: let a deleted one go, fail what cannot be,
-//! judge the member that was told new parameters, replace lost members (after letting surplus replicas go), fill empty seats, finish
-//! moves, bring parameters to the next member, engine steps, say that it is whole, empty hosts that are drained, improve its spread.
+//! One cluster's turn. In: its view. Out: the next decisions for it, in this order: let a deleted one go, fail what cannot be, let an
+//! emptied group go, judge the member that was told new parameters, replace lost members (after letting surplus replicas go), fill
+//! empty seats, finish moves, bring parameters to the next member, engine steps, move data between groups, say that it is whole, empty
+//! hosts that are drained, improve its spread.
 
 use std::collections::BTreeSet;
 
@@ -20,6 +21,7 @@ use crate::{
     engine::{ClusterView, Member, Role, Step},
     resource::Outcome,
     state::{OperationKind, OperationState, Presence, State},
+    time::Millis,
 };
 
 /// Everything one cluster's turn works with.
@@ -68,6 +70,7 @@ pub(super) fn plan<'s>(
         Turn::deleted,
         Turn::failed,
         Turn::impossible,
+        Turn::dissolve,
         Turn::watch_roll,
         Turn::shrink,
         Turn::replace_lost,
@@ -184,14 +187,15 @@ impl Turn<'_, '_, '_> {
     fn fill_seats(&mut self) -> Then {
         let mut primaries = Vec::new();
         let mut replicas = Vec::new();
-        for group in &self.view.groups {
+        for group in self.view.groups.iter().filter(|group| !self.view.goes_at_once(group.id)) {
             let own: Vec<_> = self.view.wanted().filter(|m| m.instance.group == group.id).collect();
             let replaced = own.iter().filter(|m| m.instance.replaces.is_some()).count();
             let has = own.len() - replaced.min(own.len());
             let vacancy =
                 |primary| Vacancy { group: group.clone(), primary, replaces: None, not_on: Vec::new() };
             let mut missing = usize::try_from(group.members).unwrap_or(usize::MAX).saturating_sub(has);
-            if missing > 0 && !self.view.cluster.formed && !own.iter().any(|m| m.instance.first_primary) {
+            let begins = !self.view.cluster.formed || self.view.unclaimed(group.id);
+            if missing > 0 && begins && !own.iter().any(|m| m.instance.first_primary) {
                 primaries.push(vacancy(true));
                 missing -= 1;
             }
@@ -200,6 +204,7 @@ impl Turn<'_, '_, '_> {
         if primaries.is_empty() && replicas.is_empty() {
             return Then::GoOn;
         }
+        let adds = !primaries.is_empty();
         let vacancies: Vec<Vacancy> = primaries.into_iter().chain(replicas).collect();
         let mut seats = self.seats(&[]);
         let filled = if self.view.cluster.formed {
@@ -214,6 +219,7 @@ impl Turn<'_, '_, '_> {
                     self.view.resource.change.outcome == Outcome::InFlight,
                 ) {
                     (false, _) => (OperationKind::Create, "the cluster is made"),
+                    (true, true) if adds => (OperationKind::Grow, "a shard is added"),
                     (true, true) => (OperationKind::Grow, "replicas are added"),
                     (true, false) => (OperationKind::Repair, "members are missing"),
                 };
@@ -264,6 +270,17 @@ impl Turn<'_, '_, '_> {
         for why in next.waiting {
             self.plan.wait(self.id, why);
         }
+        if let Some(at) = next.again_at {
+            self.plan.again_after(at, Millis(0));
+        }
+        if let (Some(error), Some(operation)) = (next.halt, self.view.reshard) {
+            let (cluster, operation) = (self.id, operation.id);
+            self.plan.propose.push(Decision::Halt { cluster, operation, error });
+            return Then::Stop;
+        }
+        if next.settled {
+            self.end_repairs();
+        }
         let whole = next.whole;
         if whole && let Some(step) = self.finish_moves() {
             steps.push(step);
@@ -309,6 +326,10 @@ impl Turn<'_, '_, '_> {
             return Then::Stop;
         }
         if self.view.resource.change.outcome == Outcome::InFlight {
+            match self.reshard(!moving && !leaving) {
+                Then::GoOn => {}
+                Then::Stop => return Then::Stop,
+            }
             let request = self.view.resource.change.request;
             self.plan.propose.push(Decision::Satisfied { cluster: self.id, request });
             return Then::Stop;

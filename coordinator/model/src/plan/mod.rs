@@ -15,6 +15,7 @@ mod place;
 mod rebalance;
 mod rehearse;
 mod replace;
+mod reshard;
 mod rollout;
 mod score;
 mod shrink;
@@ -35,7 +36,7 @@ use crate::{
     command::{Command, Decision},
     engine::{ClusterView, Member},
     observed::Observed,
-    state::{Presence, State},
+    state::{Operation, OperationKind, OperationState, Presence, State},
     time::{Millis, Timestamp},
 };
 
@@ -126,7 +127,7 @@ pub fn cluster_view<'a>(
     let cluster = state.clusters.get(&id)?;
     let resource = state.resources.get(&ResourceId::from(id))?;
     let spec = resource.cluster_spec()?;
-    let groups = spec.groups();
+    let groups = cluster.groups(spec);
     let mut members: Vec<Member<'a>> = cluster
         .instances
         .iter()
@@ -145,5 +146,22 @@ pub fn cluster_view<'a>(
         .collect();
     members.sort_by_key(|m| (m.group_index.unwrap_or(usize::MAX), m.instance.id));
     let gathering = now.since(observed.since) <= crate::observed::FRESH;
-    Some(ClusterView { resource, spec, cluster, groups, members, now, gathering })
+    let reshard = cluster.layout.is_some().then(|| {
+        let running = |o: &&Operation| {
+            o.cluster == id && o.kind == OperationKind::Reshard && o.state == OperationState::Running
+        };
+        state.operations.values().rev().find(running)
+    });
+    Some(ClusterView {
+        resource,
+        spec,
+        cluster,
+        groups,
+        reshard: reshard.flatten(),
+        tasks: state.tasks_of(id).collect(),
+        settings: &state.settings,
+        members,
+        now,
+        gathering,
+    })
 }

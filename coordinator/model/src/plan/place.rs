@@ -112,7 +112,7 @@ pub fn fill(
             vcpus: shape.vcpus,
             vcpu_share: shape.vcpu_share,
             image_digest: digest(view, &trial, best.host, &shape).unwrap_or_default(),
-            first_primary: vacancy.primary && !view.cluster.formed,
+            first_primary: vacancy.primary && vacancy.replaces.is_none(),
             intent: Intent::Wanted,
             replaces: vacancy.replaces,
             created: view.now,

@@ -87,6 +87,9 @@ impl Turn<'_, '_, '_> {
             return None;
         }
         let group = self.view.groups.iter().find(|g| g.id == member.instance.group)?;
+        if self.view.goes_at_once(group.id) {
+            return None;
+        }
         let own = self.view.wanted().filter(|m| m.instance.group == group.id);
         let before = own
             .filter(|m| leaving.contains(&m.instance.id) && m.instance.id < member.instance.id)
@@ -98,7 +101,8 @@ impl Turn<'_, '_, '_> {
             ReplaceCause::HostLost => Vec::new(),
             ReplaceCause::CannotRun => vec![member.instance.host],
         };
-        let first_primary = member.instance.first_primary && !self.view.cluster.formed;
+        let begins = !self.view.cluster.formed || self.view.unclaimed(group.id);
+        let first_primary = member.instance.first_primary && begins;
         Some(Vacancy { group: group.clone(), primary: first_primary, replaces: None, not_on })
     }
 

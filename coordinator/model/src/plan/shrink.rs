@@ -36,6 +36,10 @@ impl Turn<'_, '_, '_> {
         if !self.view.cluster.formed || self.surplus().next().is_none() {
             return Then::GoOn;
         }
+        if self.view.moves() {
+            self.plan.wait(self.id, "a replica goes when no slots are on their way".to_owned());
+            return Then::GoOn;
+        }
         if !self.view.serves() {
             self.plan.wait(self.id, "the cluster has to serve before a replica goes".to_owned());
             return Then::GoOn;

@@ -118,6 +118,15 @@ pub(super) fn reconcile(
             payload: step.payload.clone(),
         });
     }
+    if let Some(reshard) = view.reshard {
+        let engine = view.cluster.engine;
+        let (tasks, others) = new.into_iter().partition(|task: &NewTask| engine.is_move(&task.payload));
+        new = others;
+        if !tasks.is_empty() {
+            let operation = reshard.id;
+            plan.propose.push(Decision::StartTasks { cluster, operation, new_operation: None, tasks });
+        }
+    }
     if !new.is_empty() {
         let (operation, new_operation) = operation(state, view, ids, purpose);
         plan.propose.push(Decision::StartTasks { cluster, operation, new_operation, tasks: new });

@@ -8,7 +8,7 @@ use shardplane_proto::ids::{ClusterId, Generation, GroupId, HostId, InstanceId, 
 
 use super::{Footprint, Moved, Parameters, Rollout};
 use crate::{
-    engine::{EngineKind, Fact},
+    engine::{ClusterSpec, EngineKind, Fact, GroupSpec, Layout},
     time::{Millis, Timestamp},
 };
 
@@ -36,6 +36,12 @@ pub struct Cluster {
     /// Its parameters and how far they are.
     #[serde(default, skip_serializing_if = "Rollout::never_was")]
     pub rollout: Rollout,
+    /// Groups that the spec no longer has and that may own data still: their members are wanted until they own nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leaving: Vec<GroupSpec>,
+    /// Where the data of the groups shall be, while it moves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<Layout>,
 }
 
 impl Cluster {
@@ -43,6 +49,11 @@ impl Cluster {
     pub const BAD_HOSTS_KEPT: usize = 8;
     /// That long a host that could not run a member is passed over, as long as there is another.
     pub const BAD_HOST_RESTS: Millis = Millis::seconds(3600);
+
+    /// The groups whose members are wanted: those of the spec, then those that leave.
+    pub fn groups(&self, spec: &ClusterSpec) -> Vec<GroupSpec> {
+        spec.groups().into_iter().chain(self.leaving.iter().cloned()).collect()
+    }
 
     /// Whether the host could not run one of its members lately.
     pub fn passes_over(&self, host: HostId, now: Timestamp) -> bool {
@@ -125,11 +136,14 @@ impl Instance {
     /// The cause of one that goes because fewer replicas are wanted; the request for fewer is carried out when it is gone.
     pub const FEWER_WANTED: &'static str = "the cluster shall have fewer replicas";
 
-    /// Whether it goes because fewer replicas are wanted.
+    /// The cause of one that goes because its group was taken out of the spec and owns nothing any more.
+    pub const GROUP_REMOVED: &'static str = "its shard was taken away and owns nothing any more";
+
+    /// Whether it goes because the spec wants less; the request is carried out when it is gone.
     pub fn surplus(&self) -> bool {
         match &self.intent {
             Intent::Wanted => false,
-            Intent::Retiring { cause } => cause == Self::FEWER_WANTED,
+            Intent::Retiring { cause } => cause == Self::FEWER_WANTED || cause == Self::GROUP_REMOVED,
         }
     }
 

@@ -30,7 +30,7 @@ pub use self::{
     moved::{Aim, Moved},
     operation::{Goal, Operation, OperationKind, OperationState, Task, TaskState},
     parameters::{Halted, Parameters, Rolling, Rollout},
-    settings::{Settings, VmOffer, VolumeOffer},
+    settings::{Settings, SlotMoves, VmOffer, VolumeOffer},
     token::{Scope, Sealed, Token},
 };
 

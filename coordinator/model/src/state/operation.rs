@@ -89,6 +89,9 @@ pub struct Operation {
     /// What people should know, newest last; at most [`Operation::NOTES_KEPT`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// Why it goes no further until somebody cancels it: the engine's text of a step that failed too often.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halted: Option<String>,
 }
 
 impl Operation {

@@ -16,6 +16,23 @@ pub struct Settings {
     pub volume_offers: BTreeMap<String, VolumeOffer>,
     /// Without contact for that long, a host is declared lost.
     pub lost_after: Millis,
+    /// How fast slots move.
+    #[serde(default, skip_serializing_if = "SlotMoves::is_default")]
+    pub slot_moves: SlotMoves,
+}
+
+/// How fast slots move between shards.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotMoves {
+    /// Keys a second and cluster; 0 is no limit.
+    #[serde(default)]
+    pub keys_per_second: u32,
+}
+
+impl SlotMoves {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A compute offer, for example `g3-1c1-100`.

@@ -223,6 +223,8 @@ fn violations(
                 SecretKnown::No => new.clone().with_secret(old.secret().clone()),
             };
             wrong.extend(old.check_modify(&new));
+            wrong.extend(one_vpc(state, &new));
+            wrong.extend(still_leaving(state, id, &new));
         }
         (None, Spec::Cluster(new)) => {
             wrong.extend(new.check_create(&state.settings));
@@ -303,6 +305,18 @@ fn never_was(state: &State, id: ResourceId) -> bool {
     failed && state.clusters.get(&ClusterId::from(id)).is_none_or(|cluster| !cluster.formed)
 }
 
+/// A group that leaves and comes back is the same as long as it has members: it stays in its subnet.
+fn still_leaving(state: &State, id: ResourceId, spec: &ClusterSpec) -> Vec<Violation> {
+    let leaving = state.clusters.get(&ClusterId::from(id)).map(|c| c.leaving.clone()).unwrap_or_default();
+    let moved = spec.groups().into_iter().enumerate().filter_map(|(index, group)| {
+        let was = leaving.iter().find(|was| was.id == group.id && was.subnet != group.subnet)?;
+        let text =
+            format!("is {}; shard {} still has instances in subnet {}", group.subnet, group.id, was.subnet);
+        Some(Violation::new(format!("spec.shards[{index}].vpcSubnetId"), text))
+    });
+    moved.collect()
+}
+
 /// The groups of a cluster speak with each other, so their subnets are of one VPC.
 fn one_vpc(state: &State, spec: &ClusterSpec) -> Option<Violation> {
     let vpc_of = |subnet: &ResourceId| match state.resources.get(subnet).map(|resource| &resource.spec) {
@@ -380,7 +394,10 @@ pub fn unchanged(state: &State, put: &Put) -> bool {
 /// Names of resources that cannot be without this one.
 fn used_by(state: &State, id: ResourceId) -> Vec<String> {
     let uses = |resource: &&Resource| {
+        let cluster = state.clusters.get(&ClusterId::from(resource.id));
+        let leaving = cluster.map(|cluster| cluster.leaving.as_slice()).unwrap_or_default();
         resource.metadata.folder == Some(id)
+            || leaving.iter().any(|group| group.subnet == id)
             || resource.spec.references().iter().any(|(_, _, target)| *target == id)
     };
     let name =

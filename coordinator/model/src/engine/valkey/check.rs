@@ -1,11 +1,9 @@
 //! The rules that need more than the message itself. In: parsed specs and the installation's settings. Out: every
 //! violation with its path.
 
-use std::collections::BTreeSet;
-
 use shardplane_proto::ids::GroupId;
 
-use super::spec::ValkeySpec;
+use super::{MOST_REPLICAS, MOST_SHARDS, spec::ValkeySpec};
 use crate::{refusal::Violation, state::Settings};
 
 /// Rules of a create: the offers exist, and the installation can give what is asked for.
@@ -70,36 +68,63 @@ pub fn modify(old: &ValkeySpec, new: &ValkeySpec) -> Vec<Violation> {
     wrong
 }
 
+fn listed(ids: &[GroupId]) -> String {
+    ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// How many shards a change may lead to, for people: one more, one less, never 2.
+fn allowed(before: usize) -> String {
+    let counts = [before.saturating_sub(1), before, before + 1];
+    let counts: Vec<String> = counts
+        .iter()
+        .filter(|count| **count != 0 && **count != 2 && **count <= MOST_SHARDS)
+        .map(ToString::to_string)
+        .collect();
+    counts.join(" or ")
+}
+
 fn shards(old: &ValkeySpec, new: &ValkeySpec, wrong: &mut Vec<Violation>) {
-    let ids = |spec: &ValkeySpec| spec.shards.iter().map(|s| s.id).collect::<BTreeSet<GroupId>>();
-    let (before, after) = (ids(old), ids(new));
     for (index, shard) in new.shards.iter().enumerate() {
-        let was = old.shards.iter().find(|s| s.id == shard.id);
-        if was.is_some_and(|was| was.subnet != shard.subnet) {
+        if let Some(was) = old.shards.iter().find(|s| s.id == shard.id && s.subnet != shard.subnet) {
             let path = format!("spec.shards[{index}].vpcSubnetId");
-            wrong.push(Violation::new(path, "cannot change: a shard stays in the subnet it was created in"));
+            let text = format!(
+                "is {}; it cannot change: a shard stays in the subnet it was created in, {}",
+                shard.subnet, was.subnet
+            );
+            wrong.push(Violation::new(path, text));
         }
     }
-    if before == after {
-        let order = |spec: &ValkeySpec| spec.shards.iter().map(|s| s.id).collect::<Vec<_>>();
-        if order(old) != order(new) {
-            wrong.push(Violation::new("spec.shards", "has the same shards in another order; keep the order"));
-        }
-    } else if before.len() == after.len() {
-        let text = "replaces a shard by another; keep the ids of existing shards";
-        wrong.push(Violation::new("spec.shards", text));
-    } else if before.len().abs_diff(after.len()) > 1 {
+    let ids = |spec: &ValkeySpec| spec.shards.iter().map(|s| s.id).collect::<Vec<GroupId>>();
+    let (before, after) = (ids(old), ids(new));
+    let without = |all: &[GroupId], others: &[GroupId]| -> Vec<GroupId> {
+        all.iter().filter(|id| !others.contains(id)).copied().collect()
+    };
+    let (added, removed) = (without(&after, &before), without(&before, &after));
+    if without(&before, &removed) != without(&after, &added) {
         let text = format!(
-            "goes from {} to {} shards; a change adds or removes at most one",
-            before.len(),
-            after.len()
+            "has the same shards in another order; keep the order {}",
+            listed(&without(&before, &removed))
         );
         wrong.push(Violation::new("spec.shards", text));
-    } else {
+    }
+    let (from, to) = (before.len(), after.len());
+    if !added.is_empty() && !removed.is_empty() {
         let text = format!(
-            "goes from {} to {} shards; this release keeps the number of shards of a running cluster: create a new one",
-            before.len(),
-            after.len()
+            "replaces a shard by another ({} by {}); keep the ids of existing shards, and add or remove at most one",
+            listed(&removed),
+            listed(&added)
+        );
+        wrong.push(Violation::new("spec.shards", text));
+    }
+    if from.abs_diff(to) > 1 || (from != to && to == 2) {
+        let way = if (from, to) == (1, 3) || (from, to) == (3, 1) {
+            "; the way between 1 and 3 leads over 2, which is never allowed: create a new cluster with the other number and copy the data"
+        } else {
+            ""
+        };
+        let text = format!(
+            "goes from {from} to {to} shards; a change adds or removes at most one: allowed is {}{way}",
+            allowed(from)
         );
         wrong.push(Violation::new("spec.shards", text));
     }
@@ -111,7 +136,11 @@ fn replicas(old: &ValkeySpec, new: &ValkeySpec, wrong: &mut Vec<Violation>) {
     if before.abs_diff(after) > 1 {
         wrong.push(Violation::new(
             path,
-            format!("goes from {before} to {after}; a change adds or removes at most one"),
+            format!(
+                "goes from {before} to {after}; a change adds or removes at most one: allowed is {} to {}",
+                before.saturating_sub(1),
+                (before + 1).min(MOST_REPLICAS.unsigned_abs())
+            ),
         ));
     }
     if before != after && old.shards.len() != new.shards.len() {

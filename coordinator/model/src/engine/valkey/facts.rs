@@ -10,6 +10,7 @@ use shardplane_proto::{
     v1,
 };
 
+use super::ownership;
 use crate::engine::{ClusterView, Fact, Member, PeerVerdict, Report, Role};
 
 /// The part of a node's report that the log keeps.
@@ -82,21 +83,49 @@ pub fn report_of<'a>(member: &'a Member<'_>) -> Option<&'a v1::ValkeyReport> {
     })
 }
 
-/// The primary of each group: of the members that claim slots as master, the one with the highest epoch.
+/// The primary of each group: of the members that own slots as master, the one with the highest epoch. A claim that others outrank slot
+/// by slot makes no primary. In a cluster that has served, a group that owns nothing has one, too: see [`of_an_empty_shard`].
 pub fn primaries(view: &ClusterView<'_>) -> BTreeMap<GroupId, InstanceId> {
+    let owners: BTreeSet<InstanceId> = ownership::known(view).into_iter().map(|run| run.instance).collect();
     let mut best: BTreeMap<GroupId, (u64, bool, InstanceId)> = BTreeMap::new();
-    for member in &view.members {
+    for member in view.members.iter().filter(|member| owners.contains(&member.instance.id)) {
         let Some(fact) = fact_of(member) else { continue };
-        if !fact.claims_primary() {
-            continue;
-        }
         let claim = (fact.epoch, member.fresh, member.instance.id);
         let held = best.entry(member.instance.group).or_insert(claim);
         if (claim.0, claim.1) > (held.0, held.1) {
             *held = claim;
         }
     }
-    best.into_iter().map(|(group, (_, _, instance))| (group, instance)).collect()
+    let mut primaries: BTreeMap<GroupId, InstanceId> =
+        best.into_iter().map(|(group, (_, _, instance))| (group, instance)).collect();
+    for group in view.groups.iter().filter(|_| view.cluster.formed) {
+        if !primaries.contains_key(&group.id)
+            && let Some(primary) = of_an_empty_shard(view, group.id)
+        {
+            primaries.insert(group.id, primary);
+        }
+    }
+    primaries
+}
+
+/// Who leads a shard that owns no slots yet, or none any more: of its members that call themselves master the one that most of the
+/// others follow, else the one that was placed to begin.
+fn of_an_empty_shard(view: &ClusterView<'_>, group: GroupId) -> Option<InstanceId> {
+    let own = || {
+        let wanted = view.wanted().filter(|member| member.instance.group == group);
+        wanted.filter_map(|member| Some((member, fact_of(member)?)))
+    };
+    let masters = own().filter(|(_, fact)| fact.role == "master");
+    let rank = |(member, fact): &(&Member<'_>, ValkeyFact)| {
+        let followers = own().filter(|(_, other)| other.primary_node_id == fact.node_id).count();
+        (followers, member.instance.first_primary, fact.epoch, std::cmp::Reverse(member.instance.id))
+    };
+    masters.max_by_key(rank).map(|(member, _)| member.instance.id)
+}
+
+/// Whether no slot is known to belong to a group of a cluster that has served. To let data go for it, [`ownership::is_empty`] must say so.
+pub fn unclaimed(view: &ClusterView<'_>, group: GroupId) -> bool {
+    view.cluster.formed && !ownership::known(view).iter().any(|run| run.group == group)
 }
 
 /// Which role each member has.
@@ -134,6 +163,9 @@ pub fn peers_about(view: &ClusterView<'_>, instance: InstanceId) -> PeerVerdict 
         .filter(|m| m.instance.id != instance)
         .filter_map(|m| Some((m, report_of(m)?)))
         .collect();
+    if view.cluster.formed && ownership::is_empty(view, about.instance.group) {
+        return PeerVerdict::Failed;
+    }
     if let Some(fact) = fact_of(about) {
         let seen = witnesses
             .iter()
@@ -177,14 +209,14 @@ pub fn stands_down(view: &ClusterView<'_>, instance: InstanceId) -> bool {
     member.and_then(report_of).is_some_and(|report| report.stands_down)
 }
 
-/// Whether every group has a primary that answers and says that all slots are served.
+/// Whether every group that owns slots has a primary that answers and says that all slots are served.
 pub fn serves(view: &ClusterView<'_>) -> bool {
     let primaries = primaries(view);
     let fine = |id: &InstanceId| {
         let member = view.members.iter().find(|member| member.instance.id == *id);
         member.and_then(report_of).is_some_and(|report| report.cluster_state == "ok")
     };
-    view.groups.iter().all(|group| primaries.get(&group.id).is_some_and(fine))
+    view.groups.iter().all(|group| primaries.get(&group.id).is_some_and(fine) || unclaimed(view, group.id))
 }
 
 /// Whether the replica `heir` has read as much of its primary's stream as the replica `old`; one that does not answer has

@@ -6,6 +6,7 @@ use shardplane_proto::{ids::InstanceId, v1};
 use super::{
     BUS_PORT, PORT,
     facts::{self, fact_of, report_of},
+    progress,
     spec::ValkeySpec,
 };
 use crate::{
@@ -103,6 +104,7 @@ fn conditions(view: &ClusterView<'_>, waiting: &[String]) -> Vec<v1::Condition> 
         status: if ok { "True" } else { "False" }.to_owned(),
         message,
     };
+    let moving = progress::text(view);
     let wanted = view.wanted().count();
     let parameters = parameters::in_sync(view);
     let answering = view.wanted().filter(|m| report_of(m).is_some()).count();
@@ -123,6 +125,7 @@ fn conditions(view: &ClusterView<'_>, waiting: &[String]) -> Vec<v1::Condition> 
             format!("{answering} of {wanted} instances answer"),
         ),
         condition("ParametersInSync", parameters.ok, parameters.message),
+        condition("SlotsSettled", moving.is_none(), moving.unwrap_or_default()),
         condition("NothingWaits", waiting.is_empty(), waiting.join("; ")),
         condition(
             "LimitsEnforced",

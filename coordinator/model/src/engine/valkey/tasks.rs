@@ -1,7 +1,7 @@
 //! The next engine steps of a Valkey cluster. In: what its members report. Out: the steps that may start now, or what is waited
 //! for. Level-triggered: whatever happened before, the same picture gives the same steps, so a lost process loses nothing.
 //!
-//! The order: slots on the first primaries, everybody meets, replicas follow, strangers are forgotten.
+//! The order: slots on the first primaries, everybody meets, replicas follow, strangers are forgotten, slots move.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use shardplane_proto::{
 use super::{
     BUS_PORT, PORT,
     facts::{own_node_ids, primaries, report_of, settled},
-    slots_of,
+    moves, slots_of,
     spec::ValkeySpec,
 };
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
     state::Presence,
 };
 
-fn step(instance: InstanceId, name: String, body: Body) -> Step {
+pub(super) fn step(instance: InstanceId, name: String, body: Body) -> Step {
     Step { instance, name, payload: v1::ValkeyTask { step: Some(body) }.encode_to_vec() }
 }
 
@@ -78,6 +78,11 @@ pub fn next(view: &ClusterView<'_>, spec: &ValkeySpec) -> Next {
     next.steps.extend(replicate(&up, &primaries, &mut next.waiting));
     next.steps.extend(forget(view, &up, &mut next.waiting));
     unsettled(view, &up, &mut next.waiting);
+    if view.cluster.formed {
+        next.settled = all_up && next.steps.is_empty() && next.waiting.is_empty();
+        let settled = next.settled;
+        moves::next(view, &primaries, settled, &mut next);
+    }
     next.whole = all_up && next.steps.is_empty() && next.waiting.is_empty();
     next
 }
@@ -240,7 +245,7 @@ fn unsettled(view: &ClusterView<'_>, up: &[Up<'_>], waiting: &mut Vec<String>) {
         waiting
             .push("two primaries have the same config epoch; the engine settles that by itself".to_owned());
     }
-    for group in &view.groups {
+    for group in view.groups.iter().filter(|group| !view.goes_at_once(group.id)) {
         let placed = view.wanted().filter(|m| m.instance.group == group.id).count();
         if placed < usize::try_from(group.members).unwrap_or(usize::MAX) {
             waiting.push(format!("shard {} has {placed} of {} members placed", group.id, group.members));

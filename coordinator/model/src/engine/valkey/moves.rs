@@ -1,0 +1,366 @@
+//! Slots on their way. In: the layout of the log, the own words of the primaries, the slot tasks of the log. Out: at most one task that
+//! moves slots at a time, tasks that close slots which nothing moves, what is waited for, and when to give up. Level-triggered like
+//! all steps: a task that runs is asked for as long as it makes sense, then the next one follows from what the primaries say.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use prost::Message as _;
+use shardplane_proto::{
+    ids::{GroupId, InstanceId},
+    v1::{
+        self,
+        valkey_task::{CloseSlot, CloseSlots, MoveSlots, Step as Body},
+    },
+};
+
+use super::{
+    BUS_PORT, PORT, SLOTS,
+    facts::{fact_of, report_of},
+    layout::{Run, SlotLayout},
+    marks,
+    ownership::{Owned, heard},
+    tasks::step,
+};
+use crate::{
+    engine::{ClusterView, Layout, Member, Next, Step},
+    state::{State, Task, TaskState},
+    time::Millis,
+};
+
+/// Slots of one task.
+const BATCH: u32 = 256;
+/// Slots that one task closes.
+const CLOSED_AT_ONCE: usize = 256;
+/// A slot task that failed that often in a row is not tried again.
+pub const TRIES: usize = State::TRIES_KEPT;
+/// Reports need this long to show what a slot task did.
+const SHOWS: Millis = Millis::seconds(2);
+
+/// What a payload asks for when it is about slots.
+fn slot_task(payload: &[u8]) -> Option<Body> {
+    let body = v1::ValkeyTask::decode(payload).ok()?.step?;
+    match body {
+        Body::MoveSlots(_) | Body::CloseSlots(_) => Some(body),
+        Body::AssignSlots(_)
+        | Body::Meet(_)
+        | Body::Replicate(_)
+        | Body::Forget(_)
+        | Body::Failover(_)
+        | Body::Takeover(_)
+        | Body::StandDown(_) => None,
+    }
+}
+
+/// Whether a payload moves or closes slots.
+pub fn is_slot_task(payload: &[u8]) -> bool {
+    slot_task(payload).is_some()
+}
+
+/// Whether two tasks of one cluster must not run at the same time: one of them moves slots, the other moves or closes some.
+pub fn exclude_each_other(one: &[u8], other: &[u8]) -> bool {
+    let moves = |body: &Body| matches!(body, Body::MoveSlots(_));
+    match (slot_task(one), slot_task(other)) {
+        (Some(one), Some(other)) => moves(&one) || moves(&other),
+        (Some(_) | None, Some(_) | None) => false,
+    }
+}
+
+/// A primary that answers.
+#[derive(Clone, Copy)]
+struct Lead<'v> {
+    member: &'v Member<'v>,
+    report: &'v v1::ValkeyReport,
+}
+
+impl Lead<'_> {
+    fn address(&self) -> v1::ValkeyAddress {
+        v1::ValkeyAddress { ip: self.member.instance.ipv4.to_string(), port: PORT, bus_port: BUS_PORT }
+    }
+}
+
+struct Picture<'v> {
+    view: &'v ClusterView<'v>,
+    /// Of each shard, also one that does not answer.
+    primaries: &'v BTreeMap<GroupId, InstanceId>,
+    leads: BTreeMap<GroupId, Lead<'v>>,
+    owned: Vec<Owned>,
+    /// In force, and not halted.
+    layout: Option<&'v SlotLayout>,
+}
+
+/// The layout that is in force.
+pub fn layout<'v>(view: &ClusterView<'v>) -> Option<&'v SlotLayout> {
+    view.cluster.layout.as_ref().map(|layout| match layout {
+        Layout::Valkey(layout) => layout,
+    })
+}
+
+/// Adds what slots need to `next`. `settled`: apart from slots every member takes its part.
+pub fn next(
+    view: &ClusterView<'_>,
+    primaries: &BTreeMap<GroupId, InstanceId>,
+    settled: bool,
+    next: &mut Next,
+) {
+    let leads = view.wanted().filter_map(|member| {
+        let leads = primaries.get(&member.instance.group) == Some(&member.instance.id);
+        leads.then_some(())?;
+        Some((member.instance.group, Lead { member, report: report_of(member)? }))
+    });
+    let halted = view.reshard.and_then(|operation| operation.halted.as_ref());
+    let picture = Picture {
+        view,
+        primaries,
+        leads: leads.collect(),
+        owned: heard(view, primaries),
+        layout: layout(view).filter(|_| halted.is_none()),
+    };
+    if let (Some(error), Some(operation)) = (halted, view.reshard) {
+        next.waiting.push(format!(
+            "the moving of slots has halted after {TRIES} tries ({error}); put right what stands in the way, cancel operation {} and put the same spec again",
+            operation.id
+        ));
+    }
+    if picture.under_way(next) || picture.close(next) {
+        return;
+    }
+    picture.go_on(settled, next);
+}
+
+impl<'v> Picture<'v> {
+    fn running(&self) -> impl Iterator<Item = (&'v Task, Body)> {
+        let running = self.view.tasks.iter().filter(|task| task.state == TaskState::Running);
+        running.filter_map(|task| Some((*task, slot_task(&task.payload)?)))
+    }
+
+    fn owner(&self, slot: u32) -> Option<GroupId> {
+        self.owned.iter().find(|run| (run.start..=run.end).contains(&slot)).map(|run| run.group)
+    }
+
+    fn group_of(&self, instance: InstanceId) -> Option<GroupId> {
+        self.primaries.iter().find(|(_, primary)| **primary == instance).map(|(group, _)| *group)
+    }
+
+    /// The node id of a shard's primary, whether or not it answers.
+    fn node_of(&self, group: GroupId) -> Option<String> {
+        let primary = self.primaries.get(&group)?;
+        let member = self.view.members.iter().find(|member| member.instance.id == *primary)?;
+        fact_of(member).map(|fact| fact.node_id)
+    }
+
+    /// Asks again for slot tasks that run and still make sense. Answers whether any runs: then nothing else about slots begins.
+    fn under_way(&self, next: &mut Next) -> bool {
+        let mut any = false;
+        for (task, body) in self.running() {
+            any = true;
+            let fits = match &body {
+                Body::MoveSlots(moves) => self.still_wanted(task, moves),
+                Body::CloseSlots(_) => self.group_of(task.instance).is_some(),
+                Body::AssignSlots(_)
+                | Body::Meet(_)
+                | Body::Replicate(_)
+                | Body::Forget(_)
+                | Body::Failover(_)
+                | Body::Takeover(_)
+                | Body::StandDown(_) => false,
+            };
+            if fits {
+                let (instance, name, payload) = (task.instance, task.name.clone(), task.payload.clone());
+                next.steps.push(Step { instance, name, payload });
+            } else {
+                next.waiting.push(format!("{} on instance {} has to end first", task.name, task.instance));
+            }
+        }
+        any
+    }
+
+    /// Whether its performer and its target are still the primaries, and the layout still wants those slots there.
+    fn still_wanted(&self, task: &Task, moves: &MoveSlots) -> bool {
+        let Some(layout) = self.layout else { return false };
+        let (from, to) = (self.group_of(task.instance), layout.of(moves.start));
+        from.is_some()
+            && to.is_some()
+            && from != to
+            && layout.of(moves.end) == to
+            && to.and_then(|to| self.node_of(to)).is_some_and(|node| node == moves.target_node_id)
+    }
+
+    /// How a slot stands that the primary of `holder` marks as open. None when the other side's mark speaks for it.
+    fn judge(&self, holder: GroupId, mark: &v1::ValkeyOpenSlot) -> Option<Fate> {
+        let peer = self.leads.iter().find(|(_, lead)| lead.report.node_id == marks::other(mark));
+        let owner = self.owner(mark.slot);
+        let (from, to) = match (marks::importing(mark), peer) {
+            (false, peer) => (Some(holder), peer.map(|(group, _)| *group)),
+            (true, Some((group, lead))) => {
+                let own_node = &self.leads.get(&holder)?.report.node_id;
+                let speaks = |theirs: &v1::ValkeyOpenSlot| {
+                    theirs.slot == mark.slot
+                        && !marks::importing(theirs)
+                        && marks::other(theirs) == own_node.as_str()
+                };
+                if lead.report.open_slots.iter().any(speaks) {
+                    return None;
+                }
+                (Some(*group), Some(holder))
+            }
+            (true, None) => (None, Some(holder)),
+        };
+        let wanted = self.layout.and_then(|layout| layout.of(mark.slot));
+        Some(if owner.is_some() && owner == from && to.is_some() && to == wanted && from != to {
+            Fate::Resume
+        } else {
+            Fate::Close
+        })
+    }
+
+    /// Closes what is open and not on its way to where it shall be. Answers whether anything is.
+    fn close(&self, next: &mut Next) -> bool {
+        let mut closing: BTreeMap<InstanceId, Vec<CloseSlot>> = BTreeMap::new();
+        let mut blocked = BTreeSet::new();
+        for (group, lead) in &self.leads {
+            for mark in &lead.report.open_slots {
+                match self.judge(*group, mark) {
+                    None | Some(Fate::Resume) => continue,
+                    Some(Fate::Close) => {}
+                }
+                match self.other_side(marks::other(mark)) {
+                    Ok(peer) => {
+                        let peer_node_id = peer.map(|lead| lead.report.node_id.clone()).unwrap_or_default();
+                        let peer = peer.map(|lead| lead.address());
+                        let slots = closing.entry(lead.member.instance.id).or_default();
+                        slots.push(CloseSlot { slot: mark.slot, peer_node_id, peer });
+                    }
+                    Err(silent) => {
+                        blocked.insert(format!(
+                            "slot {} of shard {group} is half way to instance {silent}, whose shard has no primary that answers",
+                            mark.slot
+                        ));
+                    }
+                }
+            }
+        }
+        if closing.is_empty() && blocked.is_empty() {
+            return false;
+        }
+        next.waiting.extend(blocked);
+        let ended = self.view.tasks.iter().filter(|task| is_slot_task(&task.payload)).filter_map(|t| t.ended);
+        if let Some(last) = ended.max().filter(|last| self.view.now.since(*last) < SHOWS) {
+            next.again_at = Some(last.plus(SHOWS));
+            next.waiting.push("reports have to show what became of a slot on its way".to_owned());
+            return true;
+        }
+        for (instance, mut slots) in closing {
+            slots.sort_by_key(|slot| slot.slot);
+            slots.dedup_by_key(|slot| slot.slot);
+            slots.truncate(CLOSED_AT_ONCE);
+            let name = match slots.as_slice() {
+                [one] => format!("close slot {}", one.slot),
+                many => format!("close {} slots", many.len()),
+            };
+            next.steps.push(step(instance, name, Body::CloseSlots(CloseSlots { slots })));
+        }
+        true
+    }
+
+    /// The primary that answers for the node a mark names: that node, or whoever succeeded it; none when it is none of ours.
+    fn other_side(&self, node: &str) -> Result<Option<Lead<'v>>, InstanceId> {
+        if let Some(lead) = self.leads.values().find(|lead| lead.report.node_id == node) {
+            return Ok(Some(*lead));
+        }
+        let named = |member: &&Member<'_>| fact_of(member).is_some_and(|fact| fact.node_id == node);
+        match self.view.members.iter().find(named) {
+            None => Ok(None),
+            Some(member) => match self.leads.get(&member.instance.group) {
+                Some(lead) => Ok(Some(*lead)),
+                None => Err(member.instance.id),
+            },
+        }
+    }
+
+    /// The next task that moves slots, or why none begins.
+    fn go_on(&self, settled: bool, next: &mut Next) {
+        let Some(layout) = self.layout else { return };
+        let runs = layout.differences(&self.owned);
+        let counted: u32 = self.owned.iter().map(Owned::count).sum();
+        if runs.is_empty() && counted == SLOTS {
+            return;
+        }
+        if counted < SLOTS {
+            let missing = SLOTS - counted;
+            next.waiting.push(format!("{missing} slots are claimed by no primary that answers"));
+            return;
+        }
+        if !settled {
+            let left = layout.travelling(&self.owned);
+            next.waiting.push(format!("{left} slots have to move when every member takes its part again"));
+            return;
+        }
+        let Some(run) = self.choose(layout, &runs) else { return };
+        let (Some(source), Some(target)) = (self.leads.get(&run.from), self.leads.get(&run.to)) else {
+            let silent = if self.leads.contains_key(&run.from) { run.to } else { run.from };
+            next.waiting
+                .push(format!("slot {} moves when shard {silent} has a primary that answers", run.start));
+            return;
+        };
+        let (start, end) = (run.start, run.end.min(run.start + BATCH - 1));
+        let body = MoveSlots {
+            start,
+            end,
+            target_node_id: target.report.node_id.clone(),
+            target: Some(target.address()),
+            keys_per_second: self.view.settings.slot_moves.keys_per_second,
+        };
+        let name = format!("move slots {start}-{end} to {}", target.member.instance.id);
+        let step = step(source.member.instance.id, name, Body::MoveSlots(body));
+        match self.failures(&step) {
+            (tries, Some(error)) if tries >= TRIES => {
+                next.halt = Some(format!("{} on instance {}: {error}", step.name, step.instance));
+                next.waiting.push("the moving of slots halts".to_owned());
+            }
+            (_, _) => next.steps.push(step),
+        }
+    }
+
+    /// Slots that are half way go first. Then those of the shard that lacks most, so that nobody takes in more than it gives.
+    fn choose(&self, layout: &SlotLayout, runs: &[Run]) -> Option<Run> {
+        let open = self.leads.values().flat_map(|lead| &lead.report.open_slots).map(|mark| mark.slot);
+        if let Some(slot) = open.filter(|slot| runs.iter().any(|r| (r.start..=r.end).contains(slot))).min() {
+            let run = runs.iter().find(|run| (run.start..=run.end).contains(&slot))?;
+            return Some(Run { start: slot, ..*run });
+        }
+        let has = |shard: GroupId| -> u32 {
+            self.owned.iter().filter(|run| run.group == shard).map(Owned::count).sum()
+        };
+        let lacks = |run: &Run| layout.size(run.to).saturating_sub(has(run.to));
+        runs.iter().min_by_key(|run| (std::cmp::Reverse(lacks(run)), run.start)).copied()
+    }
+
+    /// How often in a row this step has failed since the slots began to move, and the engine's last text.
+    fn failures(&self, step: &Step) -> (usize, Option<&'v String>) {
+        let Some(operation) = self.view.reshard else { return (0, None) };
+        let own = self.view.tasks.iter().rev().filter(|task| {
+            task.operation == operation.id && task.instance == step.instance && task.payload == step.payload
+        });
+        let mut last = None;
+        let mut tries = 0;
+        for task in own {
+            match &task.state {
+                TaskState::Failed { error } => {
+                    tries += 1;
+                    last = last.or(Some(error));
+                }
+                TaskState::Running | TaskState::Superseded => {}
+                TaskState::Succeeded => break,
+            }
+        }
+        (tries, last)
+    }
+}
+
+/// What becomes of an open slot.
+enum Fate {
+    /// It is on its way to where it shall be: the next task that moves slots goes on with it.
+    Resume,
+    /// It goes back to its owner.
+    Close,
+}
