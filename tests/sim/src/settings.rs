@@ -28,6 +28,8 @@ impl Directives {
     pub fn start(&mut self, wanted: &[v1::ValkeyDirective], refuses: &BTreeMap<(String, String), String>) {
         self.want(wanted);
         self.in_force = self.wanted.clone();
+        // What the supervisor writes into every configuration itself.
+        self.in_force.insert("cluster-allow-replica-migration".to_owned(), "no".to_owned());
         self.refused.clear();
         for (directive, text) in refuses {
             if self.wanted.get(&directive.0) == Some(&directive.1) {

@@ -122,11 +122,9 @@ fn a_half_moved_slot_keeps_its_keys_through_a_new_primary_and_comes_back() {
 fn a_primary_that_gives_its_last_slot_follows_unless_told_otherwise() {
     for stays in [false, true] {
         let (mut world, masters) = ready();
-        if stays {
-            for node in world.mesh.nodes.values_mut() {
-                let name = "cluster-allow-replica-migration".to_owned();
-                node.directives.in_force.insert(name, "no".to_owned());
-            }
+        for node in world.mesh.nodes.values_mut() {
+            let name = "cluster-allow-replica-migration".to_owned();
+            node.directives.in_force.insert(name, if stays { "no" } else { "yes" }.to_owned());
         }
         for _ in 0..10 {
             let (_, result) = whole(&mut world, masters[0], &moves(0, 5_461, masters[1]), 200);

@@ -11,6 +11,7 @@ mod parameters;
 mod planned;
 mod properties;
 mod repairs;
+mod reshard;
 mod scenarios;
 mod spread;
 mod stand_down;

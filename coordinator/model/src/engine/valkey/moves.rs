@@ -18,7 +18,7 @@ use super::{
     facts::{fact_of, report_of},
     layout::{Run, SlotLayout},
     marks,
-    ownership::{Owned, heard},
+    ownership::{Owned, heard, known},
     tasks::step,
 };
 use crate::{
@@ -121,7 +121,7 @@ pub fn next(
             operation.id
         ));
     }
-    if picture.under_way(next) || picture.close(next) {
+    if picture.under_way(next) || picture.gather(next) || picture.close(next) {
         return;
     }
     picture.go_on(settled, next);
@@ -176,13 +176,19 @@ impl<'v> Picture<'v> {
 
     /// Whether its performer and its target are still the primaries, and the layout still wants those slots there.
     fn still_wanted(&self, task: &Task, moves: &MoveSlots) -> bool {
+        let is_target = |group: GroupId| self.node_of(group).is_some_and(|node| node == moves.target_node_id);
+        if self.group_of(task.instance).is_none() {
+            return self.strays().iter().any(|(stray, _)| {
+                stray.member.instance.id == task.instance && is_target(stray.member.instance.group)
+            });
+        }
         let Some(layout) = self.layout else { return false };
         let (from, to) = (self.group_of(task.instance), layout.of(moves.start));
         from.is_some()
             && to.is_some()
             && from != to
             && layout.of(moves.end) == to
-            && to.and_then(|to| self.node_of(to)).is_some_and(|node| node == moves.target_node_id)
+            && to.is_some_and(is_target)
     }
 
     /// How a slot stands that the primary of `holder` marks as open. None when the other side's mark speaks for it.
@@ -277,6 +283,46 @@ impl<'v> Picture<'v> {
         }
     }
 
+    /// Slots of a former primary that its successor never heard of: it was elected before it knew that they had come. Their keys are
+    /// where they are owned.
+    fn strays(&self) -> Vec<(Lead<'v>, Owned)> {
+        let stray = |run: Owned| {
+            let member = self.view.wanted().find(|member| member.instance.id == run.instance)?;
+            let report = report_of(member).filter(|_| self.group_of(run.instance).is_none())?;
+            Some((Lead { member, report }, run))
+        };
+        known(self.view).into_iter().filter_map(stray).collect()
+    }
+
+    /// Slots of former primaries go to their successors before anything else moves. Answers whether there are any.
+    fn gather(&self, next: &mut Next) -> bool {
+        let strays = self.strays();
+        for (stray, run) in strays.iter().take(1) {
+            let Some(successor) = self.leads.get(&run.group) else {
+                next.waiting.push(format!(
+                    "slot {} moves when shard {} has a primary that answers",
+                    run.start, run.group
+                ));
+                break;
+            };
+            next.steps.push(self.move_to(stray, successor, run.start, run.end));
+        }
+        !strays.is_empty()
+    }
+
+    fn move_to(&self, source: &Lead<'_>, target: &Lead<'_>, start: u32, end: u32) -> Step {
+        let end = end.min(start + BATCH - 1);
+        let body = MoveSlots {
+            start,
+            end,
+            target_node_id: target.report.node_id.clone(),
+            target: Some(target.address()),
+            keys_per_second: self.view.settings.slot_moves.keys_per_second,
+        };
+        let name = format!("move slots {start}-{end} to {}", target.member.instance.id);
+        step(source.member.instance.id, name, Body::MoveSlots(body))
+    }
+
     /// The next task that moves slots, or why none begins.
     fn go_on(&self, settled: bool, next: &mut Next) {
         let Some(layout) = self.layout else { return };
@@ -302,16 +348,7 @@ impl<'v> Picture<'v> {
                 .push(format!("slot {} moves when shard {silent} has a primary that answers", run.start));
             return;
         };
-        let (start, end) = (run.start, run.end.min(run.start + BATCH - 1));
-        let body = MoveSlots {
-            start,
-            end,
-            target_node_id: target.report.node_id.clone(),
-            target: Some(target.address()),
-            keys_per_second: self.view.settings.slot_moves.keys_per_second,
-        };
-        let name = format!("move slots {start}-{end} to {}", target.member.instance.id);
-        let step = step(source.member.instance.id, name, Body::MoveSlots(body));
+        let step = self.move_to(source, target, run.start, run.end);
         match self.failures(&step) {
             (tries, Some(error)) if tries >= TRIES => {
                 next.halt = Some(format!("{} on instance {}: {error}", step.name, step.instance));

@@ -178,6 +178,7 @@ mod tests {
             slots: slots.to_vec(),
             epoch,
             cluster_state: "ok".to_owned(),
+            stands_down: false,
         }
     }
 
