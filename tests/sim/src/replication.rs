@@ -37,6 +37,8 @@ impl Node {
                 let to = source.offset.saturating_sub(self.lag);
                 self.keys.follow(&source.keys, self.offset, to);
                 self.offset = to;
+                // It followed one that had nothing yet.
+                self.has_data |= source.has_data;
                 self.copy_marks(source);
             }
             (Some(source), false, Some(until)) if now >= until => {
