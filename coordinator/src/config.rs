@@ -10,7 +10,7 @@ use std::{
 
 use serde::{Deserialize, Deserializer, de};
 use shardplane_model::{
-    state::{Settings, VmOffer, VolumeOffer},
+    state::{Settings, SlotMoves, VmOffer, VolumeOffer},
     time::Millis,
 };
 
@@ -58,12 +58,23 @@ pub struct Config {
     /// Without contact for that long, a host is declared lost.
     #[serde(deserialize_with = "span")]
     pub lost_after: Millis,
+    /// How fast slots move when a shard is added or taken away.
+    #[serde(default)]
+    pub slot_moves: SlotMovesConfig,
     /// Compute offers.
     #[serde(default, rename = "vm_offer")]
     pub vm_offers: Vec<VmOfferConfig>,
     /// Disk offers.
     #[serde(default, rename = "volume_offer")]
     pub volume_offers: Vec<VolumeOfferConfig>,
+}
+
+/// How fast slots move.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SlotMovesConfig {
+    /// Keys a second and cluster; 0 is no limit.
+    keys_per_second: u32,
 }
 
 /// A compute offer: `g<generation>-<vcpus>c<memory in GiB>-<share in percent>`.
@@ -189,6 +200,7 @@ impl Config {
             vm_offers: vm_offers.collect::<BTreeMap<_, _>>(),
             volume_offers: volume_offers.collect::<BTreeMap<_, _>>(),
             lost_after: self.lost_after,
+            slot_moves: SlotMoves { keys_per_second: self.slot_moves.keys_per_second },
         }
     }
 }
@@ -222,6 +234,11 @@ mod tests {
         let settings = config.settings();
         assert_eq!(settings.vm_offers["g3-1c1-20"].vcpu_share, 20);
         assert_eq!(settings.volume_offers["gp3-750"].iops, 750);
+        assert_eq!(settings.slot_moves.keys_per_second, 0);
+        let slower = load(&SAMPLE.replace("keys_per_second = 0", "keys_per_second = 5000")).unwrap();
+        assert_eq!(slower.settings().slot_moves.keys_per_second, 5000);
+        let without = SAMPLE.replace("[slot_moves]", "").replace("keys_per_second = 0", "");
+        assert_eq!(load(&without).unwrap().settings().slot_moves.keys_per_second, 0);
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl Executor {
         let in_force = self.raft.local().settings;
         if in_force != self.settings && in_force != Settings::default() {
             tracing::warn!(
-                "the offers or lost_after in this member's configuration differ from those in force; they take effect \
+                "the offers, lost_after or slot_moves in this member's configuration differ from those in force; they take effect \
                  when it leads: make the files of all members equal and restart them"
             );
         }

@@ -49,6 +49,16 @@ fn give(source: &mut Node, slot: u32, target: NodeId, now: u64) {
 }
 
 impl Mesh {
+    /// A primary carries out SETSLOT when its replicas have it.
+    fn tell_replicas(&mut self, primary: NodeId, slot: u32, owner: NodeId) {
+        let followers = self.nodes.values_mut().filter(|n| n.up && n.link_up && n.primary == Some(primary));
+        for replica in followers {
+            replica.slots.set(slot, slot, owner);
+            replica.importing.remove(&slot);
+            replica.migrating.remove(&slot);
+        }
+    }
+
     pub fn move_slots(
         &mut self,
         id: NodeId,
@@ -122,6 +132,7 @@ impl Mesh {
                     return None;
                 }
                 take(target, slot);
+                self.tell_replicas(to, slot, to);
                 job.count("slots", 1);
                 // Now and then a step ends between the two nodes.
                 if (u64::from(slot) + now / 250).is_multiple_of(97) {
@@ -129,6 +140,7 @@ impl Mesh {
                 }
             }
             give(source, slot, to, now);
+            self.tell_replicas(source.id, slot, to);
             empty += 1;
             if source.primary.is_some() {
                 return Some(Ok(()));

@@ -71,7 +71,8 @@ impl Step<'_> {
                 let first = self.state.settings == Settings::default();
                 self.state.settings = settings.clone();
                 if !first {
-                    let message = "the offers or lost_after are now those of the leader's configuration";
+                    let message =
+                        "the offers, lost_after or slot_moves are now those of the leader's configuration";
                     self.event(
                         Severity::Warning,
                         "SettingsChanged",

@@ -150,23 +150,18 @@ impl ClusterView<'_> {
         }
     }
 
-    /// Whether nothing is known to belong to this group of a cluster that has served: it is new, or it has given everything away.
-    pub fn unclaimed(&self, group: GroupId) -> bool {
-        match self.spec {
-            ClusterSpec::Valkey(_) => valkey::facts::unclaimed(self, group),
-        }
-    }
-
-    /// Whether a group owns nothing, for certain: all who answer and the log say so, and nobody is silent who could say otherwise.
+    /// Whether a group of a cluster that has served owns nothing, for certain: it is new, or it has given everything away. All who
+    /// answer and the log say so, and nobody is silent who could say otherwise.
     pub fn is_empty(&self, group: GroupId) -> bool {
-        match self.spec {
-            ClusterSpec::Valkey(_) => valkey::ownership::is_empty(self, group),
-        }
+        self.cluster.formed
+            && match self.spec {
+                ClusterSpec::Valkey(_) => valkey::ownership::is_empty(self, group),
+            }
     }
 
     /// Whether a group is one that leaves and has given everything away: nobody takes a place in it any more.
     pub fn goes_at_once(&self, group: GroupId) -> bool {
-        self.cluster.leaving.iter().any(|leaving| leaving.id == group) && self.unclaimed(group)
+        self.cluster.leaving.iter().any(|leaving| leaving.id == group) && self.is_empty(group)
     }
 
     /// Where the groups of the spec shall have their data and how much has to move for it; none when it is there.

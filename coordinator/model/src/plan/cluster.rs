@@ -194,8 +194,8 @@ impl Turn<'_, '_, '_> {
             let vacancy =
                 |primary| Vacancy { group: group.clone(), primary, replaces: None, not_on: Vec::new() };
             let mut missing = usize::try_from(group.members).unwrap_or(usize::MAX).saturating_sub(has);
-            let begins = !self.view.cluster.formed || self.view.unclaimed(group.id);
-            if missing > 0 && begins && !own.iter().any(|m| m.instance.first_primary) {
+            let begins = || !self.view.cluster.formed || self.view.is_empty(group.id);
+            if missing > 0 && begins() && !own.iter().any(|m| m.instance.first_primary) {
                 primaries.push(vacancy(true));
                 missing -= 1;
             }

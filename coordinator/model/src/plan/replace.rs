@@ -101,7 +101,7 @@ impl Turn<'_, '_, '_> {
             ReplaceCause::HostLost => Vec::new(),
             ReplaceCause::CannotRun => vec![member.instance.host],
         };
-        let begins = !self.view.cluster.formed || self.view.unclaimed(group.id);
+        let begins = !self.view.cluster.formed || self.view.is_empty(group.id);
         let first_primary = member.instance.first_primary && begins;
         Some(Vacancy { group: group.clone(), primary: first_primary, replaces: None, not_on })
     }

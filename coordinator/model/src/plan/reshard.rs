@@ -58,7 +58,7 @@ impl Turn<'_, '_, '_> {
     fn change_of_groups(&self) -> String {
         let leaving =
             self.view.cluster.leaving.iter().map(|group| format!("shard {} is taken away", group.id));
-        let own = self.view.groups.iter().filter(|group| self.view.unclaimed(group.id));
+        let own = self.view.groups.iter().filter(|group| self.view.is_empty(group.id));
         let new = own.map(|group| format!("shard {} is added", group.id));
         let changes: Vec<String> = leaving.chain(new).collect();
         if changes.is_empty() { "the shards become even".to_owned() } else { changes.join(", ") }

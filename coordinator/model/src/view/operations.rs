@@ -101,7 +101,7 @@ pub fn operation(
         OperationState::Succeeded => ("succeeded", String::new()),
         OperationState::Failed { error } => ("failed", error.clone()),
         OperationState::Cancelled { by } => ("cancelled", format!("cancelled by {by}")),
-        OperationState::Running => ("running", String::new()),
+        OperationState::Running => ("running", operation.halted.clone().unwrap_or_default()),
     };
     let counts = counts(state, observed, operation);
     let (progress, estimate) = progress(operation, &counts, &steps, now);
@@ -157,6 +157,7 @@ mod tests {
             counts: [("slots".to_owned(), done)].into(),
             goal: Some(Goal { what: "slots".to_owned(), amount }),
             notes: Vec::new(),
+            halted: None,
         }
     }
 

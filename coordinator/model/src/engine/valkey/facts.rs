@@ -99,7 +99,9 @@ pub fn primaries(view: &ClusterView<'_>) -> BTreeMap<GroupId, InstanceId> {
     let mut primaries: BTreeMap<GroupId, InstanceId> =
         best.into_iter().map(|(group, (_, _, instance))| (group, instance)).collect();
     for group in view.groups.iter().filter(|_| view.cluster.formed) {
+        // A primary that lost its data owns nothing either, by its own word: its shard is not empty, and nobody follows it.
         if !primaries.contains_key(&group.id)
+            && view.is_empty(group.id)
             && let Some(primary) = of_an_empty_shard(view, group.id)
         {
             primaries.insert(group.id, primary);
@@ -121,11 +123,6 @@ fn of_an_empty_shard(view: &ClusterView<'_>, group: GroupId) -> Option<InstanceI
         (followers, member.instance.first_primary, fact.epoch, std::cmp::Reverse(member.instance.id))
     };
     masters.max_by_key(rank).map(|(member, _)| member.instance.id)
-}
-
-/// Whether no slot is known to belong to a group of a cluster that has served. To let data go for it, [`ownership::is_empty`] must say so.
-pub fn unclaimed(view: &ClusterView<'_>, group: GroupId) -> bool {
-    view.cluster.formed && !ownership::known(view).iter().any(|run| run.group == group)
 }
 
 /// Which role each member has.
@@ -163,7 +160,7 @@ pub fn peers_about(view: &ClusterView<'_>, instance: InstanceId) -> PeerVerdict 
         .filter(|m| m.instance.id != instance)
         .filter_map(|m| Some((m, report_of(m)?)))
         .collect();
-    if view.cluster.formed && ownership::is_empty(view, about.instance.group) {
+    if view.is_empty(about.instance.group) {
         return PeerVerdict::Failed;
     }
     if let Some(fact) = fact_of(about) {
@@ -216,7 +213,7 @@ pub fn serves(view: &ClusterView<'_>) -> bool {
         let member = view.members.iter().find(|member| member.instance.id == *id);
         member.and_then(report_of).is_some_and(|report| report.cluster_state == "ok")
     };
-    view.groups.iter().all(|group| primaries.get(&group.id).is_some_and(fine) || unclaimed(view, group.id))
+    view.groups.iter().all(|group| primaries.get(&group.id).is_some_and(fine) || view.is_empty(group.id))
 }
 
 /// Whether the replica `heir` has read as much of its primary's stream as the replica `old`; one that does not answer has

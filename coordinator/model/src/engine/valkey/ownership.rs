@@ -77,7 +77,7 @@ pub fn settle(mut claims: Vec<Claim>) -> Vec<Owned> {
 }
 
 fn claim(member: &Member<'_>, fact: ValkeyFact) -> Option<Claim> {
-    fact.claims_primary().then(|| Claim {
+    fact.claims_primary().then_some(Claim {
         group: member.instance.group,
         instance: member.instance.id,
         epoch: fact.epoch,
