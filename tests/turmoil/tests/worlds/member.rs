@@ -197,5 +197,6 @@ pub fn settings() -> Settings {
         vm_offers: [("g3-1c1-100".to_owned(), vm)].into(),
         volume_offers: [("gp3-750".to_owned(), volume)].into(),
         lost_after: Millis::seconds(30),
+        ..Settings::default()
     }
 }
