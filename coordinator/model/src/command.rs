@@ -212,13 +212,20 @@ pub enum Decision {
         operation: NewOperation,
     },
     /// A step of a reshard failed too often: nothing more is tried until somebody cancels it.
-    Halt {
+    HaltReshard {
         /// The cluster.
         cluster: ClusterId,
         /// The operation.
         operation: OperationId,
         /// What failed and the engine's text.
         error: String,
+    },
+    /// The data is where the layout wants it, and nobody is left who has to give some away.
+    Resharded {
+        /// The cluster.
+        cluster: ClusterId,
+        /// The operation that moved it.
+        operation: OperationId,
     },
     /// A group that leaves owns nothing any more: all its members go. Applying refuses when the log's facts do not prove that.
     Dissolve {

@@ -31,7 +31,10 @@ impl Step<'_> {
             Decision::Reshard { cluster, request, layout, operation } => {
                 self.reshard(*cluster, *request, layout, operation)
             }
-            Decision::Halt { cluster, operation, error } => self.halt(*cluster, *operation, error),
+            Decision::HaltReshard { cluster, operation, error } => {
+                self.halt_reshard(*cluster, *operation, error)
+            }
+            Decision::Resharded { cluster, operation } => self.resharded(*cluster, *operation),
             Decision::Dissolve { cluster, group } => self.dissolve(*cluster, *group),
             Decision::Shrink { cluster, instances, operation } => self.shrink(*cluster, instances, operation),
             Decision::LiftCordon { host } => self.lift_cordon(*host),

@@ -9,7 +9,7 @@ use crate::{
     engine::{ClusterSpec, Fact, Layout},
     refusal::Refusal,
     resource::Outcome,
-    state::{Instance, OperationKind, OperationState, Severity, TaskState},
+    state::{Instance, Operation, OperationKind, OperationState, Severity, TaskState},
 };
 
 impl Step<'_> {
@@ -50,7 +50,8 @@ impl Step<'_> {
             .state
             .operations
             .values()
-            .filter(|o| o.cluster == cluster && o.state == OperationState::Running && !busy.contains(&o.id))
+            .filter(|o| o.cluster == cluster && o.state == OperationState::Running)
+            .filter(|o| o.kind.makes_members() && !busy.contains(&o.id))
             .map(|o| o.id)
             .collect();
         for id in idle {
@@ -60,20 +61,45 @@ impl Step<'_> {
         }
     }
 
+    /// The operation, when it moves data of this cluster.
+    fn moving(&mut self, cluster: ClusterId, operation: OperationId) -> Result<&mut Operation, Refusal> {
+        let moves = |o: &&mut Operation| {
+            o.cluster == cluster && o.kind == OperationKind::Reshard && o.state == OperationState::Running
+        };
+        let known = self.state.operations.get_mut(&operation).filter(moves);
+        known.ok_or_else(|| Refusal::outdated(format!("operation {operation} moves nothing")))
+    }
+
+    /// Everything is where the layout wants it.
+    pub(super) fn resharded(
+        &mut self,
+        cluster: ClusterId,
+        operation: OperationId,
+    ) -> Result<Applied, Refusal> {
+        self.known(cluster)?;
+        let now = self.state.now;
+        if self.state.clusters.get(&cluster).is_none_or(|cluster| !cluster.leaving.is_empty()) {
+            return Err(Refusal::outdated(format!("a shard of cluster {cluster} has to give its data away")));
+        }
+        let running = self.moving(cluster, operation)?;
+        (running.state, running.ended) = (OperationState::Succeeded, Some(now));
+        let message = format!("the slots are where they shall be: {}", running.cause);
+        if let Some(cluster) = self.state.clusters.get_mut(&cluster) {
+            cluster.layout = None;
+        }
+        self.event(Severity::Normal, "Resharded", format!("cluster/{cluster}"), message);
+        Ok(Applied::Changed)
+    }
+
     /// A step failed too often: nothing more is tried until somebody cancels.
-    pub(super) fn halt(
+    pub(super) fn halt_reshard(
         &mut self,
         cluster: ClusterId,
         operation: OperationId,
         error: &str,
     ) -> Result<Applied, Refusal> {
         self.known(cluster)?;
-        let running = self.state.operations.get_mut(&operation).filter(|o| {
-            o.cluster == cluster && o.kind == OperationKind::Reshard && o.state == OperationState::Running
-        });
-        let Some(running) = running else {
-            return Err(Refusal::outdated(format!("operation {operation} moves nothing")));
-        };
+        let running = self.moving(cluster, operation)?;
         if running.halted.is_some() {
             return Ok(Applied::Unchanged);
         }

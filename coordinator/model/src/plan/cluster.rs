@@ -275,7 +275,7 @@ impl Turn<'_, '_, '_> {
         }
         if let (Some(error), Some(operation)) = (next.halt, self.view.reshard) {
             let (cluster, operation) = (self.id, operation.id);
-            self.plan.propose.push(Decision::Halt { cluster, operation, error });
+            self.plan.propose.push(Decision::HaltReshard { cluster, operation, error });
             return Then::Stop;
         }
         if next.settled {
@@ -320,6 +320,10 @@ impl Turn<'_, '_, '_> {
             self.wait_for_gone();
         }
         if shrinking || self.surplus().next().is_some() {
+            return Then::Stop;
+        }
+        if let Some(done) = self.resharded() {
+            self.plan.propose.push(done);
             return Then::Stop;
         }
         if rolling {

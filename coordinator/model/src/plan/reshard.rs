@@ -27,7 +27,7 @@ impl Turn<'_, '_, '_> {
             self.plan.wait(self.id, format!("shard {} leaves when it owns nothing any more", group.id));
         }
         if self.view.cluster.layout.is_some() {
-            return if self.view.cluster.leaving.is_empty() { Then::GoOn } else { Then::Stop };
+            return Then::Stop;
         }
         match self.view.layout() {
             Ok(None) if self.view.cluster.leaving.is_empty() => Then::GoOn,
@@ -54,6 +54,12 @@ impl Turn<'_, '_, '_> {
         }
     }
 
+    /// What the log shall know when everything has moved, asked of a whole cluster.
+    pub(super) fn resharded(&self) -> Option<Decision> {
+        let operation = self.view.reshard.filter(|_| self.view.cluster.leaving.is_empty())?;
+        Some(Decision::Resharded { cluster: self.id, operation: operation.id })
+    }
+
     /// Why data moves, for people.
     fn change_of_groups(&self) -> String {
         let leaving =
@@ -72,6 +78,7 @@ impl Turn<'_, '_, '_> {
             o.cluster == self.id
                 && o.state == OperationState::Running
                 && o.id != reshard.id
+                && o.kind.makes_members()
                 && !busy.contains(&o.id)
         });
         let ends = ended.map(|o| Decision::EndOperation { operation: o.id, error: None });

@@ -33,6 +33,24 @@ pub enum OperationKind {
     Takeover,
 }
 
+impl OperationKind {
+    /// Whether it has reached what it is for when every member takes its part.
+    pub fn makes_members(self) -> bool {
+        match self {
+            OperationKind::Create
+            | OperationKind::Repair
+            | OperationKind::Move
+            | OperationKind::Switchover
+            | OperationKind::Grow
+            | OperationKind::Shrink => true,
+            OperationKind::Delete
+            | OperationKind::Reshard
+            | OperationKind::Rollout
+            | OperationKind::Takeover => false,
+        }
+    }
+}
+
 /// How an operation stands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OperationState {
