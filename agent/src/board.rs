@@ -18,6 +18,8 @@ struct Entry {
     starts: u32,
     guest: Option<v1::GuestReport>,
     guest_note: String,
+    fenced: bool,
+    port_cut: bool,
 }
 
 #[derive(Debug, Default)]
@@ -55,6 +57,21 @@ impl Board {
             entry.guest = guest;
             note.clone_into(&mut entry.guest_note);
         });
+    }
+
+    /// Whether an instance is proved to serve nobody, as its spec wants.
+    pub fn set_fenced(&self, id: InstanceId, fenced: bool) {
+        self.edit(id, |entry| entry.fenced = fenced);
+    }
+
+    /// Whether the port of an instance is cut.
+    pub fn set_port_cut(&self, id: InstanceId, cut: bool) {
+        self.edit(id, |entry| entry.port_cut = cut);
+    }
+
+    /// What the guest says, while its machine runs and it is connected.
+    pub fn guest(&self, id: InstanceId) -> Option<v1::GuestReport> {
+        self.lock().entries.get(&id).and_then(|entry| entry.guest.clone())
     }
 
     /// An instance is proved gone: no process, no volume, no port.
@@ -210,8 +227,8 @@ impl Entry {
             message: message.clone(),
             guest: if running { self.guest.clone() } else { None },
             machine_starts: self.starts,
-            fenced: false,
-            port_cut: false,
+            fenced: self.fenced,
+            port_cut: self.port_cut,
         }
     }
 }

@@ -25,6 +25,11 @@ impl BootTime {
         Self(since_boot)
     }
 
+    /// As nanoseconds, to be kept over a restart of the agent within one boot.
+    pub fn nanos(self) -> u128 {
+        self.0.as_nanos()
+    }
+
     /// From `earlier` to this moment; zero when that is later.
     pub fn saturating_duration_since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)

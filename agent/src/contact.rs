@@ -22,6 +22,8 @@ pub struct Heard {
     /// A spec of this session was accepted, and everybody was told what it says. What an earlier session wanted may have
     /// been given to another host since.
     pub confirmed: bool,
+    /// From when leases count: the moment this host sent what the coordinator last answered with a quorum behind it.
+    pub granted: Option<BootTime>,
 }
 
 /// Why no machine may be started now.
@@ -74,7 +76,15 @@ impl Contact {
     pub fn welcomed(&self, now: BootTime, lost_after: Duration) {
         let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let session = heard.session + 1;
-        *heard = Heard { last: Some(now), lost_after: Some(lost_after), session, confirmed: false };
+        // The log has heard of this session before the welcome was sent.
+        let granted = heard.granted.max(Some(now));
+        *heard = Heard { last: Some(now), lost_after: Some(lost_after), session, confirmed: false, granted };
+    }
+
+    /// What this host sent at `sent` was answered.
+    pub fn granted(&self, sent: BootTime) {
+        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.granted = heard.granted.max(Some(sent));
     }
 
     /// A spec of this session is in force. Nothing happens when there has been another welcome since.
@@ -102,7 +112,13 @@ mod tests {
     #[test]
     fn nothing_starts_unless_confirmed_and_recently_heard() {
         let start = BootTime::now();
-        let heard = Heard { last: Some(start), lost_after: Some(LOST_AFTER), session: 1, confirmed: true };
+        let heard = Heard {
+            last: Some(start),
+            lost_after: Some(LOST_AFTER),
+            session: 1,
+            confirmed: true,
+            granted: None,
+        };
         assert_eq!(may_start(heard, after(start, 19)), Ok(()));
         let unconfirmed = Heard { confirmed: false, ..heard };
         assert_eq!(may_start(unconfirmed, start), Err(StartRule::Unconfirmed));

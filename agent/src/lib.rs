@@ -13,6 +13,7 @@ mod durable;
 mod guest_link;
 mod identity;
 mod images;
+mod lease;
 mod ledger;
 mod machine;
 pub mod network;
@@ -29,6 +30,7 @@ pub mod decide {
     pub use crate::{
         boot_time::BootTime,
         contact::{Contact, Heard, StartRule, may_start},
+        lease::{Cut, decide as cuts},
         ledger::Accepted,
         reconcile::{
             diff::{Action, Existing, Reason, diff},

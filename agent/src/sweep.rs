@@ -38,7 +38,7 @@ pub async fn sweep(config: &Config, purge: bool) -> anyhow::Result<()> {
     base.vmm.release_all().context("cannot remove the cgroup of the machines")?;
     base.network.sweep_all().await.context("cannot remove the network")?;
     wait_for_loops(&config.state_dir.join("volumes")).await?;
-    for name in ["machines", "stage"] {
+    for name in ["machines", "stage", "contact"] {
         remove(&config.run_dir.join(name))?;
     }
     if purge {

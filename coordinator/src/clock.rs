@@ -40,10 +40,11 @@ impl Clock {
     }
 
     /// Sets the clock forward so that it shows at least `moment`: a new leader goes on where the log's stamps stand, also when
-    /// its own wall clock is behind those of earlier leaders.
-    pub fn reach(&self, moment: Timestamp) {
+    /// its own wall clock is behind those of earlier leaders. True when it had to: spans that were measured across it are too long.
+    pub fn reach(&self, moment: Timestamp) -> bool {
         let behind = moment.since(self.now()).0;
         self.ahead.fetch_add(behind, Ordering::Relaxed);
+        behind > 0
     }
 }
 
@@ -55,9 +56,9 @@ mod tests {
     fn it_can_be_set_forward_and_never_back() {
         let clock = Clock::start();
         let later = Timestamp(clock.now().0 + 7_200_000);
-        clock.reach(later);
+        assert!(clock.reach(later));
         assert!(clock.now() >= later);
-        clock.reach(Timestamp(0));
+        assert!(!clock.reach(Timestamp(0)));
         assert!(clock.now() >= later);
     }
 

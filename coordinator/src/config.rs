@@ -58,6 +58,9 @@ pub struct Config {
     /// Without contact for that long, a host is declared lost.
     #[serde(deserialize_with = "span")]
     pub lost_after: Millis,
+    /// How long a primary serves without a word of the coordinator when not all its replicas follow it.
+    #[serde(default = "usual_lease", deserialize_with = "span")]
+    pub lease: Millis,
     /// How fast slots move when a shard is added or taken away.
     #[serde(default)]
     pub slot_moves: SlotMovesConfig,
@@ -161,6 +164,9 @@ impl Config {
         if self.lost_after < Millis::seconds(5) {
             return Err("lost_after is shorter than 5 s: a slow network would cost healthy hosts".to_owned());
         }
+        if !(Millis::seconds(4)..=Millis::seconds(3600)).contains(&self.lease) {
+            return Err("lease is not from 4 s to 1 h: shorter, a busy network would cut healthy primaries; longer, a lost one could not be replaced".to_owned());
+        }
         for offer in &self.vm_offers {
             if offer.vcpus == 0 || offer.memory_mib < 256 || !(1..=100).contains(&offer.vcpu_share) {
                 return Err(format!(
@@ -200,9 +206,14 @@ impl Config {
             vm_offers: vm_offers.collect::<BTreeMap<_, _>>(),
             volume_offers: volume_offers.collect::<BTreeMap<_, _>>(),
             lost_after: self.lost_after,
+            lease: self.lease,
             slot_moves: SlotMoves { keys_per_second: self.slot_moves.keys_per_second },
         }
     }
+}
+
+fn usual_lease() -> Millis {
+    Settings::LEASE
 }
 
 fn unique<'a>(kind: &str, ids: impl Iterator<Item = &'a String>) -> Result<(), String> {
@@ -231,6 +242,8 @@ mod tests {
     fn the_sample_is_valid() {
         let config = load(SAMPLE).unwrap();
         assert_eq!(config.lost_after, Millis::seconds(30));
+        assert_eq!(config.lease, Millis::seconds(30));
+        assert_eq!(load(&SAMPLE.replace("lease = \"30s\"", "")).unwrap().lease, Millis::seconds(30));
         let settings = config.settings();
         assert_eq!(settings.vm_offers["g3-1c1-20"].vcpu_share, 20);
         assert_eq!(settings.volume_offers["gp3-750"].iops, 750);
@@ -257,6 +270,7 @@ mod tests {
             ("lost_after", "lost_aftr", "lost_aftr"),
             ("lost_after = \"30s\"", "lost_after = \"30 parsecs\"", "parsecs"),
             ("lost_after = \"30s\"", "lost_after = \"1s\"", "lost_after"),
+            ("lease = \"30s\"", "lease = \"1s\"", "lease"),
             ("/etc/shardplane/cluster.key", "/var/lib/shardplane/coordinator/cluster.key", "key_file"),
             ("g3-1c1-20", "g3-1c1-100", "twice"),
             ("advertise = \"", "advertise = \"x", "advertise"),

@@ -4,6 +4,7 @@
 
 pub mod absence;
 mod backoff;
+mod fence;
 mod owner;
 mod start;
 
@@ -73,6 +74,11 @@ pub enum Desired {
         /// Why it cannot be started although it is wanted, for example because its port could not be made.
         blocked: Option<String>,
     },
+    /// In the spec, but must not serve: stop it, keep its volume, start nothing.
+    Fence {
+        /// Its port is known to be cut.
+        port_cut: bool,
+    },
     /// No longer in the spec: stop it and remove its volume.
     Retire,
 }
@@ -138,6 +144,20 @@ impl Machine {
             *held = desired;
             differs
         });
+    }
+
+    /// It must not serve, whatever it was to be so far. True when that is news.
+    pub fn fence(&self) -> bool {
+        self.desired.send_if_modified(|held| {
+            let news = match held {
+                Desired::Fence { .. } | Desired::Retire => false,
+                Desired::Observe | Desired::Run { .. } => true,
+            };
+            if news {
+                *held = Desired::Fence { port_cut: false };
+            }
+            news
+        })
     }
 
     /// Is it on its way out?

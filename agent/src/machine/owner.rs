@@ -36,9 +36,11 @@ pub struct Owner {
     pub(super) shared: Arc<Shared>,
     link: Option<GuestLink>,
     pub(super) desired: watch::Receiver<Desired>,
-    running: Option<(ProcessId, std::time::Instant)>,
+    pub(super) running: Option<(ProcessId, std::time::Instant)>,
     console: Option<Console>,
-    backoff: Backoff,
+    pub(super) backoff: Backoff,
+    /// It was proved absent since it was fenced.
+    pub(super) absent: bool,
     ended: bool,
 }
 
@@ -61,6 +63,7 @@ impl Owner {
             running,
             console,
             backoff: Backoff::default(),
+            absent: false,
             ended: false,
         }
     }
@@ -72,7 +75,13 @@ impl Owner {
         }
         while !self.ended {
             let desired = self.desired.borrow_and_update().clone();
+            if !matches!(desired, Desired::Fence { .. }) {
+                // Before anything is started: what was proved holds only as long as it is fenced.
+                self.absent = false;
+                self.shared.board.set_fenced(self.id, false);
+            }
             match (desired, self.running) {
+                (Desired::Fence { port_cut }, _) => self.fence(port_cut).await,
                 (Desired::Retire, _) => self.retire().await,
                 (Desired::Observe, Some((process, since))) => self.watch(process, since).await,
                 (Desired::Observe, None) => {
@@ -88,7 +97,7 @@ impl Owner {
         }
     }
 
-    async fn changed(&mut self) {
+    pub(super) async fn changed(&mut self) {
         if self.desired.changed().await.is_err() {
             self.ended = true;
         }
@@ -96,7 +105,10 @@ impl Owner {
 
     fn hand_over(&self, assignment: &Arc<Assignment>) {
         if let Some(link) = &self.link {
-            link.want(|wanted| wanted.assignment = Some(Arc::clone(assignment)));
+            link.want(|wanted| {
+                wanted.assignment = Some(Arc::clone(assignment));
+                wanted.stop = None;
+            });
         }
     }
 
@@ -175,18 +187,7 @@ impl Owner {
     /// One attempt to stop and remove it; the loop comes back here until one succeeds.
     async fn retire(&mut self) {
         self.say(MachineState::Stopping, "");
-        if let (Some((process, _)), Some(link)) = (self.running, &self.link) {
-            let deadline_ms = u32::try_from(STOP_DEADLINE.as_millis()).unwrap_or(u32::MAX);
-            link.want(|wanted| wanted.stop = Some(deadline_ms));
-            let death = self.shared.vmm.death(process);
-            let orderly = async {
-                link.connected_within(DIAL_GRACE).await
-                    && timeout(STOP_DEADLINE + STOP_GRACE, death).await.is_ok()
-            };
-            if !orderly.await {
-                tracing::warn!(instance = %self.id, pid = process.pid, "it did not stop in order and is killed");
-            }
-        }
+        self.ask_to_stop(STOP_DEADLINE).await;
         if let Err(why) = self.remove().await {
             let delay = self.backoff.failed(std::time::Instant::now(), Duration::ZERO);
             self.say(MachineState::Stopping, &why);
@@ -199,7 +200,22 @@ impl Owner {
         let _agent_ends = self.shared.removed.send(self.id).await;
     }
 
-    async fn remove(&mut self) -> Result<(), String> {
+    /// Gives the machine that long to stop in order. Whoever asks makes sure of it afterwards.
+    pub(super) async fn ask_to_stop(&self, deadline: Duration) {
+        let (Some((process, _)), Some(link)) = (self.running, &self.link) else { return };
+        let deadline_ms = u32::try_from(deadline.as_millis()).unwrap_or(u32::MAX);
+        link.want(|wanted| wanted.stop = Some(deadline_ms));
+        let death = self.shared.vmm.death(process);
+        let orderly = async {
+            link.connected_within(DIAL_GRACE).await && timeout(deadline + STOP_GRACE, death).await.is_ok()
+        };
+        if !orderly.await {
+            tracing::warn!(instance = %self.id, pid = process.pid, "it did not stop in order and is killed");
+        }
+    }
+
+    /// Ends whatever runs of it, and proves it.
+    pub(super) async fn end_process(&mut self) -> Result<(), String> {
         make_absent(&self.shared.vmm, Some(self.id)).await?;
         if let Some((process, _)) = self.running {
             // It carried no tag, or the search would have found it: then its own descriptor has to prove the end.
@@ -211,6 +227,11 @@ impl Owner {
             died.map_err(|_| format!("process {} was killed but does not end", process.pid))?;
             self.running = None;
         }
+        Ok(())
+    }
+
+    async fn remove(&mut self) -> Result<(), String> {
+        self.end_process().await?;
         let (vmm, volumes, id) = (Arc::clone(&self.shared.vmm), self.shared.volumes.clone(), self.id);
         let dir = self.shared.machines_dir.join(id.to_string());
         self.link = None;

@@ -16,7 +16,7 @@ use super::{
     inventory::{LinkInventory, LinkKind, NetworkInventory, VpcInventory, Vxlan},
     links::{self, EntriesOf},
     name::{self, Namespace},
-    step::Step,
+    step::{LinkChange, Step},
     wanted::{PortKind, WantedNetwork, WantedPort, WantedSubnet, WantedVpc},
 };
 
@@ -64,9 +64,17 @@ pub fn diff(wanted: &WantedNetwork, have: &NetworkInventory, host: HostFacts) ->
     for of in &have.debris {
         push(*of, Ok(vec![Step::RemoveDebris(*of)]));
     }
+    let mut left = have.clone();
+    // First of all, each for itself: what is cut must not wait for anything else.
+    for (vpc, name) in to_cut(wanted, have) {
+        let at = Namespace::Vpc(vpc);
+        push(at, Ok(vec![Step::SetLink { at, name: name.clone(), change: LinkChange::Down }]));
+        if let Some(link) = left.vpcs.get_mut(&vpc).and_then(|vpc| vpc.links.get_mut(&name)) {
+            link.up = false;
+        }
+    }
     let wanted_vpcs: BTreeMap<ResourceId, &WantedVpc> =
         wanted.vpcs.iter().map(|vpc| (vpc.vpc, vpc)).collect();
-    let mut left = have.clone();
     for (id, vpc) in &have.vpcs {
         let at = Namespace::Vpc(*id);
         let doomed = match wanted_vpcs.get(id) {
@@ -106,6 +114,19 @@ pub fn diff(wanted: &WantedNetwork, have: &NetworkInventory, host: HostFacts) ->
         push(Namespace::Vpc(vpc.vpc), build(vpc, &left, host));
     }
     plan
+}
+
+/// Ports that are up and shall be cut.
+fn to_cut(wanted: &WantedNetwork, have: &NetworkInventory) -> Vec<(ResourceId, String)> {
+    let ports = wanted.vpcs.iter().flat_map(|vpc| {
+        let ports = vpc.subnets.iter().flat_map(|subnet| &subnet.ports);
+        ports.filter(|port| port.cut).map(|port| (vpc.vpc, name::port(port.instance)))
+    });
+    let up = |(vpc, name): &(ResourceId, String)| {
+        let link = have.vpcs.get(vpc).and_then(|vpc| vpc.links.get(name));
+        link.is_some_and(|link| link.up && is_ours(name, link))
+    };
+    ports.filter(up).collect()
 }
 
 fn is_ours(name: &str, link: &LinkInventory) -> bool {

@@ -27,14 +27,15 @@ pub(super) struct WantedLink {
     alias: Option<String>,
     mac: Option<Mac>,
     mtu: u32,
-    up: bool,
+    /// `None`: its own business.
+    up: Option<bool>,
     port_of: Option<(String, PortFlags)>,
 }
 
 /// The bridge of a subnet.
 pub(super) fn bridge(subnet: &WantedSubnet, mtu: u32) -> WantedLink {
     let alias = Some(name::alias(subnet.subnet));
-    WantedLink { alias, mac: Some(subnet.gateway_mac()), mtu, up: true, port_of: None }
+    WantedLink { alias, mac: Some(subnet.gateway_mac()), mtu, up: Some(true), port_of: None }
 }
 
 /// The VXLAN device of a subnet.
@@ -47,7 +48,7 @@ pub(super) fn vxlan(subnet: &WantedSubnet, bridge: &str, mtu: u32) -> WantedLink
         neigh_suppress: true,
     };
     let alias = Some(name::alias(subnet.subnet));
-    WantedLink { alias, mac: None, mtu, up: true, port_of: Some((bridge.to_owned(), flags)) }
+    WantedLink { alias, mac: None, mtu, up: Some(true), port_of: Some((bridge.to_owned(), flags)) }
 }
 
 /// The bridge's end of a port.
@@ -60,12 +61,12 @@ pub(super) fn near_end(port: &WantedPort, bridge: &str, mtu: u32) -> WantedLink 
         neigh_suppress: false,
     };
     let alias = Some(name::alias(port.instance));
-    WantedLink { alias, mac: None, mtu, up: true, port_of: Some((bridge.to_owned(), flags)) }
+    WantedLink { alias, mac: None, mtu, up: Some(!port.cut), port_of: Some((bridge.to_owned(), flags)) }
 }
 
 /// The machine's end of a port. The machine itself sets it up.
 pub(super) fn far_end(port: &WantedPort, mtu: u32) -> WantedLink {
-    WantedLink { alias: None, mac: Some(port.mac), mtu, up: false, port_of: None }
+    WantedLink { alias: None, mac: Some(port.mac), mtu, up: None, port_of: None }
 }
 
 /// An interface that has just been made.
@@ -125,8 +126,10 @@ pub(super) fn correct(
         }
     }
     // Last: nothing passes before everything else is right.
-    if want.up && !have.up {
-        set(LinkChange::Up);
+    match want.up {
+        Some(true) if !have.up => set(LinkChange::Up),
+        Some(false) if have.up => set(LinkChange::Down),
+        Some(_) | None => {}
     }
     then
 }

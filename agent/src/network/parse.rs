@@ -44,7 +44,7 @@ where
 }
 
 impl WantedNetwork {
-    /// Reads the network part of a spec; every instance gets a port of this kind.
+    /// Reads the network part of a spec; every instance gets a port of this kind, cut when it is fenced.
     pub fn from_spec(spec: &v1::HostSpec, kind: PortKind) -> Result<Self, SpecError> {
         let mut vpcs = Vec::with_capacity(spec.vpcs.len());
         for (v, vpc) in spec.vpcs.iter().enumerate() {
@@ -62,6 +62,7 @@ impl WantedNetwork {
                 mac: field(|| format!("instances[{i}].mac"), &instance.mac)?,
                 ipv4: field(|| format!("instances[{i}].ipv4"), &instance.ipv4)?,
                 kind,
+                cut: instance.fenced,
             };
             wanted.subnet_of(i, instance)?.ports.push(port);
         }

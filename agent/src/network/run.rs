@@ -174,6 +174,7 @@ fn set_link(
         LinkChange::Mtu(mtu) => link.mtu(*mtu).build(),
         LinkChange::Bridge(bridge) => link.controller(must_exist(what, bridge)?).build(),
         LinkChange::Up => link.up().build(),
+        LinkChange::Down => link.down().build(),
         LinkChange::NoSnooping => {
             LinkMessageBuilder::<LinkBridge>::new(name).index(index).mcast_snooping(false).build()
         }

@@ -139,6 +139,7 @@ fn change_link(link: &mut LinkInventory, change: &LinkChange) {
         }
         LinkChange::NoSnooping => link.kind = LinkKind::Bridge { multicast_snooping: false },
         LinkChange::Up => link.up = true,
+        LinkChange::Down => link.up = false,
     }
 }
 
@@ -201,7 +202,13 @@ fn network() -> impl Strategy<Value = WantedNetwork> {
                 }
                 if local {
                     let instance = InstanceId::from_u128(u128::from(id));
-                    subnet.ports.push(WantedPort { instance, mac, ipv4, kind: PortKind::Veth });
+                    subnet.ports.push(WantedPort {
+                        instance,
+                        mac,
+                        ipv4,
+                        kind: PortKind::Veth,
+                        cut: host % 4 == 3,
+                    });
                 } else {
                     let underlay_ipv4 = std::net::Ipv4Addr::new(172, 31, 0, 2 + host);
                     subnet.remotes.push(WantedRemote { mac, ipv4, underlay_ipv4 });

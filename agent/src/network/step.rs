@@ -114,6 +114,8 @@ pub enum LinkChange {
     NoSnooping,
     /// Be up.
     Up,
+    /// Be down: nothing passes.
+    Down,
 }
 
 /// An entry of a table that belongs to an interface.
@@ -172,6 +174,7 @@ impl fmt::Display for LinkChange {
             Self::Flags(_) => f.write_str("port flags"),
             Self::NoSnooping => f.write_str("multicast snooping off"),
             Self::Up => f.write_str("state up"),
+            Self::Down => f.write_str("state down"),
         }
     }
 }

@@ -59,6 +59,8 @@ pub struct WantedPort {
     pub ipv4: Ipv4Addr,
     /// What the machine attaches to.
     pub kind: PortKind,
+    /// It is there and passes nothing, in either direction.
+    pub cut: bool,
 }
 
 /// What a machine attaches to.
@@ -215,6 +217,7 @@ mod tests {
             mac: Mac([2, 0, 0, 0, 0, mac]),
             ipv4: Ipv4Addr::new(10, 20, 0, ip),
             kind: Veth,
+            cut: false,
         }
     }
 

@@ -110,7 +110,8 @@ mod tests {
             (false, false, Some(Owned), true, later, nothing(NotConfirmed)),
         ] {
             let ids = if is_wanted { BTreeSet::from([ID]) } else { BTreeSet::new() };
-            let there = Heard { last: Some(now), lost_after: Some(lost_after), session: 1, confirmed };
+            let there =
+                Heard { last: Some(now), lost_after: Some(lost_after), session: 1, confirmed, granted: None };
             let existing: BTreeMap<_, _> = existing.map(|one| (ID, one)).into_iter().collect();
             assert_eq!(diff(&ids, &existing, network, there, at), [expected]);
         }

@@ -4,6 +4,7 @@
 //! problems on the board. One task; the only one that accepts specs and changes the network.
 
 pub mod adopt;
+mod cuts;
 pub mod diff;
 pub mod network;
 #[cfg(test)]
@@ -56,6 +57,10 @@ pub struct Reconciler {
     /// Specs of machines on their way out, for their ports.
     leaving: BTreeMap<InstanceId, v1::InstanceSpec>,
     wanted: Option<Wanted>,
+    /// What an earlier life of the agent accepted last; its leases and fences hold until a spec comes.
+    held: Option<Arc<v1::HostSpec>>,
+    /// Instances whose ports shall be cut.
+    cut: BTreeSet<InstanceId>,
     /// The network as it was last made, and when.
     network: Option<(v1::HostSpec, Instant)>,
     /// The session whose spec was accepted, until everybody was told what it says.
@@ -74,10 +79,15 @@ impl Reconciler {
         specs: watch::Receiver<Option<Received>>,
         removed: mpsc::Receiver<InstanceId>,
     ) -> std::io::Result<Self> {
+        let held = shared.ledger.contents().accepted.map(|accepted| Arc::new(accepted.spec));
         let mut machines = BTreeMap::new();
         for (id, running) in adopted {
-            machines.insert(id, Machine::own(id, Arc::clone(&shared), Desired::Observe, running)?);
+            // What was fenced in an earlier life is so in this one.
+            let fenced = held.as_ref().is_some_and(|spec| cuts::is_fenced(spec, id));
+            let desired = if fenced { Desired::Fence { port_cut: false } } else { Desired::Observe };
+            machines.insert(id, Machine::own(id, Arc::clone(&shared), desired, running)?);
         }
+        cuts::remember(&shared);
         Ok(Self {
             shared,
             specs,
@@ -86,6 +96,8 @@ impl Reconciler {
             portless: BTreeSet::new(),
             leaving: BTreeMap::new(),
             wanted: None,
+            held,
+            cut: BTreeSet::new(),
             network: None,
             confirming: None,
             undecided: false,
@@ -95,6 +107,9 @@ impl Reconciler {
 
     /// Until the session's end of the channel is dropped.
     pub async fn run(mut self) {
+        self.review_cuts();
+        self.cut_before_the_first_spec().await;
+        let mut compared = Instant::now();
         loop {
             let pause = if self.unfinished || self.undecided { RETRY_EVERY } else { COMPARE_EVERY };
             tokio::select! {
@@ -109,13 +124,22 @@ impl Reconciler {
                     self.leaving.remove(&id);
                     self.portless.insert(id);
                 }
-                () = tokio::time::sleep(pause) => {
+                () = tokio::time::sleep_until((compared + pause).into()) => {
                     if self.undecided {
                         self.take_spec().await;
                     }
                 }
+                () = tokio::time::sleep(cuts::LOOK_EVERY) => {
+                    cuts::note_contact(&self.shared);
+                    if !self.review_cuts() {
+                        continue;
+                    }
+                    self.cut_before_the_first_spec().await;
+                }
             }
+            self.review_cuts();
             self.apply().await;
+            compared = Instant::now();
         }
     }
 
@@ -139,6 +163,12 @@ impl Reconciler {
         if written.is_err() {
             self.undecided = true;
             return;
+        }
+        // Before the host says that it has accepted the spec: what was proved under an earlier one counts no longer.
+        for (id, machine) in self.machines.iter().filter(|(id, _)| cuts::is_fenced(&spec, **id)) {
+            if machine.fence() {
+                board.set_fenced(*id, false);
+            }
         }
         board.set_accepted(spec.generation);
         board.keep_outcomes(&wanted.tasks);
@@ -168,7 +198,7 @@ impl Reconciler {
         for action in retired.into_iter().filter(|action| matches!(action, Action::Retire(_))) {
             self.perform(action, &wanted, None).await;
         }
-        let network = self.ensure_network(&wanted).await;
+        let network = self.ensure_network(&wanted.spec).await;
         self.shared.board.set_problem("network", network.as_ref().err().cloned());
         self.unfinished = network.is_err();
         let blocked = network.as_ref().err().map(|why| format!("its port could not be made: {why}"));
@@ -205,6 +235,9 @@ impl Reconciler {
     async fn perform(&mut self, action: Action, wanted: &Wanted, blocked: Option<&str>) {
         let run = |id| {
             let assignment = wanted.instances.get(id).map(Arc::clone)?;
+            if assignment.spec.fenced {
+                return Some(Desired::Fence { port_cut: blocked.is_none() });
+            }
             Some(Desired::Run { assignment, blocked: blocked.map(ToOwned::to_owned) })
         };
         match action {
@@ -256,14 +289,18 @@ impl Reconciler {
     }
 
     /// Only when it changed, or was made long ago: a change of configuration must not wait for the kernel.
-    async fn ensure_network(&mut self, wanted: &Wanted) -> Result<(), String> {
+    async fn ensure_network(&mut self, spec: &v1::HostSpec) -> Result<(), String> {
         let leaving = self.leaving.iter().filter(|(id, _)| self.machines.contains_key(id));
-        let part = network_part(&wanted.spec, leaving.map(|(_, spec)| spec));
+        let mut part = network_part(spec, leaving.map(|(_, spec)| spec));
+        cuts::mark(&mut part, &self.cut);
         if self.network.as_ref().is_some_and(|(made, at)| *made == part && at.elapsed() < COMPARE_EVERY) {
             return Ok(());
         }
         self.network = None;
         self.shared.network.ensure(&part).await?;
+        for id in self.machines.keys() {
+            self.shared.board.set_port_cut(*id, self.cut.contains(id));
+        }
         self.network = Some((part, Instant::now()));
         Ok(())
     }

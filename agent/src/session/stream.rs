@@ -3,6 +3,7 @@
 //! In: the session's shared things. Out: how it ended. A peer that is dead is noticed within 5 s by HTTP/2 keep-alive.
 
 use std::{
+    collections::VecDeque,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -145,6 +146,7 @@ async fn serve(
     let (mut taken, mut heard) = (Instant::now(), Instant::now());
     let mut full = Some(session.board.full());
     let mut turn = BootTime::now();
+    let mut reports = Reports::default();
     loop {
         if let Some(why) = stood_still(turn, BootTime::now()) {
             return why;
@@ -156,6 +158,7 @@ async fn serve(
                 taken = Instant::now();
                 match next(session, &mut full) {
                     Some(body) => {
+                        reports.sent(&body, turn);
                         permit.send(message(body));
                         continue;
                     }
@@ -182,7 +185,7 @@ async fn serve(
                         return "its message came when it may have given this host up".into();
                     }
                     heard = Instant::now();
-                    take(session, message);
+                    take(session, message, &mut reports);
                 }
                 Ok(None) => return "the coordinator ended it".into(),
                 Err(status) => return format!("{}: {}", status.code(), status.message()),
@@ -195,7 +198,9 @@ async fn serve(
                 // With a full queue the heartbeat would only stand behind others.
                 if let Ok(permit) = outgoing.try_reserve() {
                     let report = session.board.changes().unwrap_or_else(|| session.board.heartbeat());
-                    permit.send(message(from_host::Body::Report(report)));
+                    let body = from_host::Body::Report(report);
+                    reports.sent(&body, turn);
+                    permit.send(message(body));
                 }
             }
             () = session.board.changed(), if room => {}
@@ -217,7 +222,41 @@ fn stood_still(turn: BootTime, now: BootTime) -> Option<String> {
     (pause > STOOD_STILL_AFTER).then(|| format!("this agent stood still for {} s", pause.as_secs()))
 }
 
-fn take(session: &Session, message: v1::ToHost) {
+/// When each report of this session was sent: leases count from the one that the coordinator answers.
+#[derive(Default)]
+struct Reports {
+    count: u64,
+    unanswered: VecDeque<(u64, BootTime)>,
+}
+
+impl Reports {
+    /// Older ones are not answered any more: the coordinator keeps as many.
+    const KEPT: usize = 64;
+
+    /// `at`: a moment before it was sent.
+    fn sent(&mut self, body: &from_host::Body, at: BootTime) {
+        match body {
+            from_host::Body::Report(_) => {
+                self.count += 1;
+                self.unanswered.push_back((self.count, at));
+                if self.unanswered.len() > Self::KEPT {
+                    self.unanswered.pop_front();
+                }
+            }
+            from_host::Body::Hello(_) | from_host::Body::Outcome(_) => {}
+        }
+    }
+
+    fn answered(&mut self, number: u64) -> Option<BootTime> {
+        let mut newest = None;
+        while let Some((_, at)) = self.unanswered.pop_front_if(|(one, _)| *one <= number) {
+            newest = Some(at);
+        }
+        newest
+    }
+}
+
+fn take(session: &Session, message: v1::ToHost, reports: &mut Reports) {
     match message.body {
         Some(to_host::Body::Welcome(welcome)) => welcomed(session, BootTime::now(), &welcome),
         Some(to_host::Body::Spec(spec)) => {
@@ -225,7 +264,11 @@ fn take(session: &Session, message: v1::ToHost) {
             let received = Received { session: session_number, spec: Arc::new(spec) };
             drop(session.specs.send_replace(Some(received)));
         }
-        Some(to_host::Body::Heartbeat(v1::Heartbeat {})) => {}
+        Some(to_host::Body::Heartbeat(v1::Heartbeat { answers })) => {
+            if let Some(sent) = reports.answered(answers) {
+                session.contact.granted(sent);
+            }
+        }
         // A newer coordinator says something this agent does not know: heard all the same.
         None => {}
     }
@@ -238,6 +281,19 @@ fn message(body: from_host::Body) -> v1::FromHost {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn leases_count_from_when_the_answered_report_was_sent() {
+        let (mut reports, start) = (Reports::default(), BootTime::now());
+        let at = |n: u64| start + Duration::from_secs(n);
+        for n in 1..=3 {
+            reports.sent(&from_host::Body::Report(v1::HostReport::default()), at(n));
+            reports.sent(&from_host::Body::Outcome(v1::TaskOutcome::default()), at(n));
+        }
+        assert_eq!(reports.answered(2), Some(at(2)));
+        assert_eq!(reports.answered(2), None, "the same answer again is no newer contact");
+        assert_eq!(reports.answered(9), Some(at(3)));
+    }
 
     #[test]
     fn a_pause_is_noticed_and_a_busy_host_is_not_one() {

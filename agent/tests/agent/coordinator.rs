@@ -41,7 +41,9 @@ impl HostSession for Script {
         let (to, stream) = mpsc::channel(8);
         let beats = to.clone();
         tokio::spawn(async move {
-            let beat = || v1::ToHost { body: Some(v1::to_host::Body::Heartbeat(v1::Heartbeat {})) };
+            let beat = || v1::ToHost {
+                body: Some(v1::to_host::Body::Heartbeat(v1::Heartbeat { answers: u64::MAX })),
+            };
             tokio::time::sleep(Duration::from_secs(1)).await;
             while beats.send(Ok(beat())).await.is_ok() {
                 tokio::time::sleep(Duration::from_secs(1)).await;

@@ -1,13 +1,14 @@
 //! What the log records. In: users' changes, the planner's decisions and facts that decisions rest on. Out: applied by
 //! [`crate::apply`] on every member alike. Every id and time in here was made before the entry was proposed.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 use shardplane_proto::ids::{
     ClusterId, Generation, GroupId, HostId, InstanceId, OperationId, RequestId, ResourceId, TaskId, TokenId,
 };
 
+use crate::time::Millis;
 use crate::{
     engine::{Fact, Layout},
     resource::{Metadata, Spec, User},
@@ -165,6 +166,50 @@ pub struct NewTask {
     pub name: String,
     /// The engine's own message.
     pub payload: Vec<u8>,
+}
+
+/// Why a fenced member cannot serve. Applying checks as much of it as the log knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Proof {
+    /// Its host says so, having accepted a desired state that wants it fenced: the port is cut, no process of the machine is left.
+    Stopped {
+        /// Of the desired state that the host had accepted.
+        generation: Generation,
+    },
+    /// Its host was not granted anything for longer than its lease: its agent has cut the port.
+    LeaseExpired {
+        /// When it was last granted something, at the latest.
+        last_granted: Timestamp,
+        /// The longest lease that it may go by.
+        lease: Millis,
+    },
+    /// An operator says that its host never returns.
+    HostRetired,
+}
+
+/// For people.
+impl fmt::Display for Proven {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "instance {} cannot serve, ", self.instance)?;
+        match self.proof {
+            Proof::Stopped { generation } => {
+                write!(f, "its host has stopped it and cut its port (generation {})", generation.0)
+            }
+            Proof::LeaseExpired { last_granted, lease } => {
+                write!(f, "the lease of {lease} that its host got at {last_granted} is over")
+            }
+            Proof::HostRetired => f.write_str("its host never returns, says an operator"),
+        }
+    }
+}
+
+/// A fenced member with its proof.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proven {
+    /// The member.
+    pub instance: InstanceId,
+    /// Why it cannot serve.
+    pub proof: Proof,
 }
 
 /// What the planner decides. Applying re-checks the rules and refuses what no longer fits.
@@ -331,6 +376,50 @@ pub enum Decision {
     Drained {
         /// The host.
         host: HostId,
+    },
+    /// Members may not serve any more, because others are to be promoted without the engine's vote: their hosts stop them.
+    Fence {
+        /// The cluster.
+        cluster: ClusterId,
+        /// The members.
+        instances: Vec<InstanceId>,
+        /// Those of them whose hosts are not heard.
+        away: Vec<InstanceId>,
+        /// The operation; begun unless it runs already.
+        operation: NewOperation,
+    },
+    /// A replica is promoted without a vote.
+    Takeover {
+        /// The cluster.
+        cluster: ClusterId,
+        /// The group that has no primary.
+        group: GroupId,
+        /// The replica.
+        heir: InstanceId,
+        /// Of every fenced member of the cluster.
+        proofs: Vec<Proven>,
+        /// The operation that fenced them.
+        operation: OperationId,
+        /// The engine's step.
+        task: NewTask,
+    },
+    /// Members may serve again.
+    Unfence {
+        /// The cluster.
+        cluster: ClusterId,
+        /// The members.
+        instances: Vec<InstanceId>,
+        /// Why, for people.
+        cause: String,
+    },
+    /// The proof for fenced members does not come: people are told, once.
+    AwaitProof {
+        /// The cluster.
+        cluster: ClusterId,
+        /// The members.
+        instances: Vec<InstanceId>,
+        /// What is missing and what to do, for people.
+        message: String,
     },
     /// An operation has nothing left to do.
     EndOperation {

@@ -60,6 +60,10 @@ fn instance_spec<E>(
         .map(|task| v1::GuestTask { task_id: task.id.to_string(), payload: task.payload.clone() });
     let small = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
     let id = instance.id.to_string();
+    // Every member of a group that has another one: any may be elected where the coordinator cannot see it, hosts may be lost in any
+    // combination, and a primary cut off with the majority of its cluster takes itself for the right one. The price: a primary that
+    // lacks a copy does not outlive the coordinator by more than the lease. One whose copies all follow does.
+    let copies_needed = view.copies_needed(instance);
     Ok(Some(v1::InstanceSpec {
         hostname: format!("{}-{}", view.cluster.engine.name(), &id[id.len() - 8..]),
         instance_id: id,
@@ -78,9 +82,9 @@ fn instance_spec<E>(
         engine_config: view.guest_config(state, instance, &secret),
         tasks: tasks.collect(),
         restart_generation: instance.restart_generation.0,
-        fenced: false,
-        lease_ms: 0,
-        copies_needed: 0,
+        fenced: instance.fence.is_some(),
+        lease_ms: if copies_needed > 0 { state.settings.lease.0 } else { 0 },
+        copies_needed,
     }))
 }
 

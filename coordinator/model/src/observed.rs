@@ -42,6 +42,8 @@ pub struct HostReport {
     pub complete: bool,
     /// Why it could not carry out everything, for people.
     pub problems: Vec<String>,
+    /// When it was last told something from which its leases go on.
+    pub granted: Timestamp,
 }
 
 /// What was heard about an instance.
@@ -67,6 +69,23 @@ pub struct MemberReport {
     pub restart_generation: u64,
     /// Since when its machine or its engine is reported as failed, without a break, as far as this leader heard.
     pub failed_since: Option<Timestamp>,
+    /// Since when its engine does not answer, likewise.
+    pub silent_since: Option<Timestamp>,
+    /// Since when it follows another member and does not hear it, likewise.
+    pub detached_since: Option<Timestamp>,
+    /// Its port is cut and its machine proved absent, on a spec that wants it so.
+    pub fenced: bool,
+    /// Its port is cut.
+    pub port_cut: bool,
+}
+
+/// What may last from one report of a member to the next.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lasting {
+    at: Timestamp,
+    failed: Option<Timestamp>,
+    silent: Option<Timestamp>,
+    detached: Option<Timestamp>,
 }
 
 impl MemberReport {
@@ -74,12 +93,41 @@ impl MemberReport {
     pub fn failed(&self) -> bool {
         self.machine == v1::MachineState::Failed || self.engine_state == v1::EngineState::Failed
     }
+
+    /// Heard at `at`: what lasts, lasts since it was first heard without a break. `before` is what was heard of it last.
+    pub fn heard(mut self, before: Option<Lasting>, at: Timestamp) -> Self {
+        let before = before.unwrap_or_default();
+        // Nobody knows what it was meanwhile; for what others are promoted upon that matters.
+        let unbroken = at.since(before.at) <= FRESH;
+        let detached = self.engine.as_ref().is_some_and(Report::detached);
+        self.at = at;
+        self.failed_since = self.failed().then(|| before.failed.unwrap_or(at));
+        self.silent_since = self.engine.is_none().then(|| before.silent.unwrap_or(at));
+        self.detached_since = detached.then(|| before.detached.filter(|_| unbroken).unwrap_or(at));
+        self
+    }
+
+    /// What lasts of it, for the next report.
+    pub fn lasting(&self) -> Lasting {
+        Lasting {
+            at: self.at,
+            failed: self.failed_since,
+            silent: self.silent_since,
+            detached: self.detached_since,
+        }
+    }
 }
 
 impl Observed {
     /// Whether what `host` says is recent and its session open.
     pub fn hears(&self, host: HostId, now: Timestamp) -> bool {
         self.hosts.get(&host).is_some_and(|report| report.connected && now.since(report.at) <= FRESH)
+    }
+
+    /// The latest moment from which a lease on `host` may have been prolonged. An earlier leader prolonged none after this one began to
+    /// listen: hosts count from what a quorum confirmed to their leader, and that cannot be later than the election of the next.
+    pub fn last_granted(&self, host: HostId) -> Timestamp {
+        self.hosts.get(&host).map_or(self.since, |report| report.granted.max(self.since))
     }
 
     /// When `host` was last heard; the start of this leader's listening when it never was.

@@ -32,6 +32,11 @@ impl Millis {
     pub const fn seconds(seconds: u64) -> Self {
         Self(seconds * 1000)
     }
+
+    /// Whether it is no time at all.
+    pub fn is_zero(&self) -> bool {
+        self.0 == 0
+    }
 }
 
 /// RFC 3339 in UTC with milliseconds and a `Z`.

@@ -98,6 +98,7 @@ fn log() -> Vec<Entry> {
         parameters: Parameters::default(),
         config_generation: Generation::default(),
         restart_generation: Generation::default(),
+        fence: None,
     };
     let fact = valkey::facts::ValkeyFact {
         stands_down: false,

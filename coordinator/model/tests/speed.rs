@@ -107,6 +107,10 @@ fn healthy(state: &State, observed: &mut Observed) {
                 config_generation: 0,
                 restart_generation: 0,
                 failed_since: None,
+                silent_since: None,
+                detached_since: None,
+                fenced: false,
+                port_cut: false,
             };
             observed.members.insert(member.id, said);
         }
@@ -154,6 +158,7 @@ fn world() -> (Log, Observed) {
                 accepted: host.generation,
                 complete: true,
                 problems: Vec::new(),
+                granted: Timestamp(NOW),
             };
             observed.hosts.insert(host.id, report);
         }

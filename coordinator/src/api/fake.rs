@@ -68,8 +68,14 @@ impl Fake {
     /// Hosts that are connected and heard just now.
     pub fn hear(&self, hosts: &[HostId]) {
         let at = self.clock.now();
-        let report =
-            HostReport { connected: true, at, accepted: Generation(0), complete: true, problems: Vec::new() };
+        let report = HostReport {
+            connected: true,
+            at,
+            accepted: Generation(0),
+            complete: true,
+            problems: Vec::new(),
+            granted: at,
+        };
         let hosts = hosts.iter().map(|host| (*host, report.clone())).collect();
         *self.observed.lock().unwrap() = Arc::new(Observed { hosts, ..Observed::default() });
     }

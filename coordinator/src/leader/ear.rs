@@ -11,7 +11,7 @@ use std::{
 
 use shardplane_model::{
     command::Ended,
-    observed::{HostReport, MemberReport, Observed},
+    observed::{HostReport, Lasting, MemberReport, Observed},
     time::Timestamp,
 };
 use shardplane_proto::ids::{ClusterId, Generation, HostId, InstanceId, TaskId};
@@ -119,11 +119,31 @@ impl Ear {
         let at = self.clock.now();
         self.with(|heard| {
             heard.sessions.insert(host, number);
-            let report = HostReport { connected: true, at, accepted, complete: false, problems: Vec::new() };
+            // Its welcome is on its way, and the log has heard of it since it asked.
+            let report = HostReport {
+                connected: true,
+                at,
+                accepted,
+                complete: false,
+                problems: Vec::new(),
+                granted: at,
+            };
             Arc::make_mut(&mut heard.observed).hosts.insert(host, report);
         });
         self.tell();
         number
+    }
+
+    /// The host is told something from which its leases go on; said before it is sent.
+    pub(super) fn grant(&self, host: HostId, number: SessionNumber) {
+        let at = self.clock.now();
+        self.with(|heard| {
+            if heard.sessions.get(&host) == Some(&number)
+                && let Some(report) = Arc::make_mut(&mut heard.observed).hosts.get_mut(&host)
+            {
+                report.granted = at;
+            }
+        });
     }
 
     /// A session ended; nothing changes when a newer one took its place.
@@ -170,14 +190,19 @@ fn take(observed: &mut Observed, host: HostId, at: Timestamp, said: Said) {
         accepted: Generation(0),
         complete: false,
         problems: Vec::new(),
+        granted: silent_before,
     });
     report.connected = true;
     report.at = at;
     report.accepted = said.accepted;
     report.complete |= said.full;
     report.problems = said.problems;
-    let failing: BTreeMap<InstanceId, Timestamp> =
-        observed.members.iter().filter_map(|(id, member)| Some((*id, member.failed_since?))).collect();
+    let lasting: BTreeMap<InstanceId, Lasting> = observed
+        .members
+        .iter()
+        .filter(|(_, member)| member.host == host)
+        .map(|(id, member)| (*id, member.lasting()))
+        .collect();
     if said.full {
         observed.members.retain(|_, member| member.host != host);
     }
@@ -191,9 +216,7 @@ fn take(observed: &mut Observed, host: HostId, at: Timestamp, said: Said) {
         }
     }
     for (id, member) in said.members {
-        let before = failing.get(&id).copied();
-        let failed_since = member.failed().then(|| before.unwrap_or(at));
-        observed.members.insert(id, MemberReport { at, failed_since, ..member });
+        observed.members.insert(id, member.heard(lasting.get(&id).copied(), at));
     }
 }
 
@@ -215,6 +238,10 @@ mod tests {
             config_generation: 0,
             restart_generation: 0,
             failed_since: None,
+            silent_since: None,
+            detached_since: None,
+            fenced: false,
+            port_cut: false,
         }
     }
 

@@ -39,6 +39,8 @@ pub(super) struct ForHosts {
     /// Rises, about once a second, each time a quorum confirmed that this member leads. Hosts rest their right to start machines
     /// on it, so a leader that was cut off does not keep it alive.
     pub(super) confirmed: u64,
+    /// When the quorum was asked that confirmed it last. Whoever leads next was elected later.
+    pub(super) asked: Option<Instant>,
 }
 
 /// What came of a proposal.
@@ -135,11 +137,17 @@ impl Executor {
     async fn turn(&self, confirmed_at: &mut Option<Instant>) -> Duration {
         // Acting on an old state is harmless, the log refuses it; hosts must not hear from a leader that was cut off.
         if confirmed_at.is_none_or(|at| at.elapsed() >= AT_LEAST) {
+            let asked = Instant::now();
             match self.raft.read().await {
                 Ok(state) => {
-                    self.clock.reach(state.now);
+                    if self.clock.reach(state.now) {
+                        self.ear.reset();
+                    }
                     *confirmed_at = Some(Instant::now());
-                    self.wanted.send_modify(|wanted| wanted.confirmed += 1);
+                    self.wanted.send_modify(|wanted| {
+                        wanted.confirmed += 1;
+                        wanted.asked = Some(asked);
+                    });
                 }
                 Err(error) => {
                     tracing::warn!(%error, "this member cannot confirm that it leads; it does nothing");

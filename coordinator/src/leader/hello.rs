@@ -150,6 +150,10 @@ pub(super) fn report(
                 config_generation: guest.config_generation,
                 restart_generation: guest.restart_generation,
                 failed_since: None,
+                silent_since: None,
+                detached_since: None,
+                fenced: instance.fenced,
+                port_cut: instance.port_cut,
             },
         ));
     }

@@ -1,7 +1,7 @@
 //! One host's session. In: the agent's stream. Out: what it says, to the ear; the host's desired state whenever it has risen. A
 //! member that does not lead refuses and names the leader.
 
-use std::{pin::Pin, time::Duration};
+use std::{collections::VecDeque, pin::Pin, time::Duration};
 
 use futures::Stream;
 use shardplane_model::{
@@ -109,7 +109,8 @@ impl HostSession for SessionService {
             tracing::warn!(from, reason = status.message(), "an agent was refused");
         })?;
         let (to_host, messages) = mpsc::channel(QUEUE);
-        let session = Session { service: self.clone(), term, token, stream: request.into_inner(), to_host };
+        let (stream, received) = (request.into_inner(), Received::default());
+        let session = Session { service: self.clone(), term, token, stream, received, to_host };
         tokio::spawn(session.run());
         Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
     }
@@ -120,6 +121,7 @@ struct Session {
     term: u64,
     token: TokenId,
     stream: Streaming<v1::FromHost>,
+    received: Received,
     to_host: mpsc::Sender<Result<v1::ToHost, Status>>,
 }
 
@@ -129,6 +131,34 @@ struct Sent {
     generation: Generation,
     at: Option<Instant>,
     confirmed: u64,
+}
+
+/// Reports of a host that a heartbeat can answer. The host counts its leases from when it sent the one that is answered, so a heartbeat
+/// answers none that came after the quorum was asked: a leader that was replaced since prolongs nothing beyond its own time, however
+/// late its words come through.
+#[derive(Default)]
+struct Received {
+    count: u64,
+    /// When each came, oldest first; more than [`Received::KEPT`] are not answered one by one.
+    at: VecDeque<(Instant, u64)>,
+}
+
+impl Received {
+    const KEPT: usize = 64;
+
+    fn came(&mut self, at: Instant) {
+        self.count += 1;
+        self.at.push_back((at, self.count));
+        if self.at.len() > Self::KEPT {
+            self.at.pop_front();
+        }
+    }
+
+    /// The newest that came until `asked`; 0 when none is known.
+    fn until(&self, asked: Option<Instant>) -> u64 {
+        let before = |(at, _): &&(Instant, u64)| asked.is_some_and(|asked| *at <= asked);
+        self.at.iter().rev().find(before).map_or(0, |(_, number)| *number)
+    }
 }
 
 impl Session {
@@ -208,9 +238,9 @@ impl Session {
                 }
                 changed = wanted.changed() => {
                     changed.map_err(|_| Status::unavailable("this member is stopping"))?;
-                    let (behind, confirmed) = {
+                    let (behind, confirmed, asked) = {
                         let wanted = wanted.borrow_and_update();
-                        (wanted.behind.get(&host).copied(), wanted.confirmed)
+                        (wanted.behind.get(&host).copied(), wanted.confirmed, wanted.asked)
                     };
                     let due = sent.at.is_none_or(|at| at.elapsed() > RESEND);
                     if behind.is_some_and(|newest| newest > sent.generation || due) {
@@ -221,7 +251,9 @@ impl Session {
                             return Err(Status::unauthenticated("the host token was taken back; give the agent a new one"));
                         }
                         sent.confirmed = confirmed;
-                        self.send(to_host::Body::Heartbeat(v1::Heartbeat {})).await?;
+                        let answers = self.received.until(asked);
+                        self.service.ear.grant(host, number);
+                        self.send(to_host::Body::Heartbeat(v1::Heartbeat { answers })).await?;
                     }
                 }
                 changed = role.changed() => {
@@ -259,11 +291,17 @@ impl Session {
         self.send(to_host::Body::Spec(spec)).await
     }
 
-    fn hear(&self, host: HostId, number: SessionNumber, body: Option<from_host::Body>) -> Result<(), Status> {
+    fn hear(
+        &mut self,
+        host: HostId,
+        number: SessionNumber,
+        body: Option<from_host::Body>,
+    ) -> Result<(), Status> {
         match body {
             None => Err(Status::invalid_argument("the host sent an empty message")),
             Some(from_host::Body::Hello(_)) => Err(Status::invalid_argument("the host said hello twice")),
             Some(from_host::Body::Report(report)) => {
+                self.received.came(Instant::now());
                 let state = self.service.raft.local();
                 let engine_of = |id: InstanceId| {
                     let cluster = state.instances.get(&id)?.cluster;
@@ -292,5 +330,23 @@ impl Session {
 impl std::fmt::Debug for SessionService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "SessionService(at {})", self.clock.now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_heartbeat_answers_no_report_that_came_after_the_quorum_was_asked() {
+        let mut received = Received::default();
+        let start = Instant::now();
+        let at = |n: u64| start + Duration::from_secs(n);
+        (1..=100).for_each(|n| received.came(at(n)));
+        assert_eq!(received.until(Some(at(70))), 70);
+        assert_eq!(received.until(Some(at(70) + Duration::from_millis(500))), 70);
+        assert_eq!(received.until(Some(at(200))), 100);
+        assert_eq!(received.until(Some(at(20))), 0, "too long ago to be known");
+        assert_eq!(received.until(None), 0);
     }
 }

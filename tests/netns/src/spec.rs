@@ -33,6 +33,8 @@ pub struct Machine {
     pub mac: Mac,
     /// Its address.
     pub ipv4: Ipv4Addr,
+    /// Its port is cut.
+    pub cut: bool,
     /// Number of its host in the lab, from 0.
     pub host: usize,
 }
@@ -61,6 +63,7 @@ impl Vpc {
             instance: InstanceId::from_u128(rand::random()),
             mac: Mac([2, a, b, c, 0, number]),
             ipv4: Ipv4Addr::new(10, 20, self.third, number),
+            cut: false,
             host,
         });
     }
@@ -79,6 +82,7 @@ impl Vpc {
             mac: m.mac,
             ipv4: m.ipv4,
             kind: PortKind::Veth,
+            cut: m.cut,
         };
         let remote = |m: &&Machine| WantedRemote {
             mac: m.mac,

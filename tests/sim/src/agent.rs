@@ -37,7 +37,7 @@ impl SimHost {
         self.agent.accepted.as_ref().map_or(0, |accepted| accepted.generation)
     }
 
-    fn boot_time(&self, now: u64) -> BootTime {
+    pub(super) fn boot_time(&self, now: u64) -> BootTime {
         BootTime::after(Duration::from_millis(self.clock.at(now)))
     }
 
@@ -45,7 +45,10 @@ impl SimHost {
     pub fn agent_dies(&mut self) {
         self.session_ends();
         self.spec = None;
+        // It is noted where it lasts as long as the boot.
+        let granted = self.agent.contact.now().granted.filter(|_| self.up);
         self.agent.contact = Contact::default();
+        granted.into_iter().for_each(|granted| self.agent.contact.granted(granted));
         // An agent that comes back observes only, until it is told what is wanted.
         for machine in self.machines.values_mut().filter(|machine| machine.gone_at.is_some()) {
             machine.gone_at = None;
@@ -63,7 +66,11 @@ impl SimHost {
                     self.agent.contact.welcomed(self.boot_time(now), Duration::from_millis(lost_after));
                     self.agent.heard_at = now;
                 }
-                Told::Heartbeat { term } if self.session == Some(term) => self.hears(now),
+                Told::Heartbeat { term, answers } if self.session == Some(term) => {
+                    self.hears(now);
+                    let sent = answers.map(|sent| BootTime::after(Duration::from_millis(sent)));
+                    sent.into_iter().for_each(|sent| self.agent.contact.granted(sent));
+                }
                 Told::Welcome { .. } | Told::Heartbeat { .. } => {}
                 Told::Spec(spec) => {
                     let current = self.session == Some(spec.term);
@@ -117,6 +124,7 @@ impl SimHost {
         self.receive(now);
         if self.acts(now) {
             self.reconcile(mesh, now, rng);
+            self.cut_ports(mesh, now);
             let starts = may_start(self.agent.contact.now(), self.boot_time(now)).is_ok();
             for (id, machine) in &mut self.machines {
                 let fails = self.failed.contains(id);
@@ -159,6 +167,7 @@ impl SimHost {
     /// What it says to the leader.
     pub fn said(&self, mesh: &Mesh, now: u64) -> Said {
         let outcomes = self.outcomes().map(|(task, ended)| (task, ended.clone())).collect();
-        Said { accepted: self.generation(), members: self.members(mesh, now), outcomes }
+        let sent = self.clock.at(now);
+        Said { sent, accepted: self.generation(), members: self.members(mesh, now), outcomes }
     }
 }

@@ -67,7 +67,12 @@ impl Leader {
                 continue;
             }
             if now.is_multiple_of(1_000) {
-                host.wire.tell(now, Told::Heartbeat { term: self.term });
+                let granted = self.stamp(now);
+                if let Some(report) = self.observed.hosts.get_mut(&host.id) {
+                    report.granted = granted;
+                }
+                let answers = self.newest.get(&host.id).copied();
+                host.wire.tell(now, Told::Heartbeat { term: self.term, answers });
             }
         }
     }
@@ -89,7 +94,9 @@ impl Leader {
             accepted: Generation(host.generation()),
             complete: false,
             problems: Vec::new(),
+            granted: self.stamp(now),
         };
+        self.newest.remove(&host.id);
         self.observed.hosts.insert(host.id, report);
         let lost_after = self.state.settings.lost_after.0;
         let lost_after = lost_after.saturating_sub(MARGIN).max(lost_after / 4);
@@ -110,16 +117,15 @@ impl Leader {
             accepted: Generation(said.accepted),
             complete: true,
             problems: Vec::new(),
+            granted: self.observed.hosts.get(&host).map_or(at, |report| report.granted),
         };
+        self.newest.insert(host, said.sent);
         self.observed.hosts.insert(host, report);
-        let failing: BTreeMap<_, _> =
-            self.observed.members.iter().map(|(id, member)| (*id, member.failed_since)).collect();
+        let lasting: BTreeMap<_, _> =
+            self.observed.members.iter().map(|(id, member)| (*id, member.lasting())).collect();
         self.observed.members.retain(|_, member| member.host != host);
-        for (id, mut member) in said.members {
-            let before = failing.get(&id).copied().flatten();
-            member.at = at;
-            member.failed_since = member.failed().then(|| before.unwrap_or(at));
-            self.observed.members.insert(id, member);
+        for (id, member) in said.members {
+            self.observed.members.insert(id, member.heard(lasting.get(&id).copied(), at));
         }
         self.outcomes.extend(said.outcomes);
     }

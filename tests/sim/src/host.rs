@@ -138,6 +138,10 @@ impl SimHost {
                 config_generation: machine.config_generation,
                 restart_generation: machine.restart_generation,
                 failed_since: None,
+                silent_since: None,
+                detached_since: None,
+                fenced: machine.fenced(now),
+                port_cut: machine.cut,
             };
             (*id, said)
         };

@@ -38,6 +38,8 @@ pub struct Leader {
     pub(super) outcomes: BTreeMap<TaskId, Ended>,
     /// What each host was told last, and when.
     pub(super) told: BTreeMap<HostId, (Generation, u64)>,
+    /// When the newest report of each host was sent, by its own clock.
+    pub(super) newest: BTreeMap<HostId, u64>,
     /// What was planned in the last [`LATE`] steps, be it that the log has it or not.
     planned: VecDeque<(u64, Vec<Decision>)>,
 }
@@ -66,6 +68,7 @@ impl Leader {
             deposed: None,
             outcomes: BTreeMap::new(),
             told: BTreeMap::new(),
+            newest: BTreeMap::new(),
             planned: VecDeque::new(),
         }
     }
@@ -83,6 +86,7 @@ impl Leader {
         self.observed = Observed { since: self.stamp(from), ..Observed::default() };
         self.outcomes.clear();
         self.told.clear();
+        self.newest.clear();
         self.last = Plan::default();
     }
 

@@ -6,6 +6,7 @@ pub mod agent;
 pub mod check;
 pub mod clock;
 pub mod ear;
+pub mod fencing;
 pub mod gossip;
 pub mod host;
 pub mod keys;

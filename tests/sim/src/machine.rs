@@ -40,6 +40,10 @@ pub struct Machine {
     pub gone_at: Option<u64>,
     /// When it is cut off and stopped, on a spec that says fenced.
     pub fenced_at: Option<u64>,
+    /// Whether its port is cut.
+    pub cut: bool,
+    /// Its process does not end, whatever is done to it.
+    pub stuck: bool,
     /// Tasks that wait for their moment, or go on.
     pub jobs: BTreeMap<TaskId, Job>,
     pub outcomes: BTreeMap<TaskId, Ended>,
@@ -77,7 +81,7 @@ impl Machine {
 
     /// Whether its host has proved it cut off and stopped.
     pub fn fenced(&self, now: u64) -> bool {
-        self.fenced_at.is_some_and(|at| now >= at)
+        !self.stuck && self.fenced_at.is_some_and(|at| now >= at)
     }
 
     pub fn running(&self, now: u64) -> bool {
@@ -167,24 +171,18 @@ impl Machine {
         }
     }
 
-    /// The port is cut at once, the machine ends soon after, and starts again when the fence is lifted.
+    /// The machine ends soon after its port was cut, and starts again when the fence is lifted.
     fn fence(&mut self, fenced: bool, around: &mut Around<'_>) -> bool {
         if !fenced {
             if self.fenced_at.take().is_some() {
                 self.stopped();
-                if let Some(node) = self.node_mut(around.mesh) {
-                    node.cut = false;
-                }
             }
             return false;
         }
         let at = *self.fenced_at.get_or_insert_with(|| around.now + around.rng.below(1_500));
-        let now = around.now;
-        if let Some(node) = self.node_mut(around.mesh) {
-            node.cut = true;
-            if now >= at && node.up {
-                node.crash();
-            }
+        let (now, stuck) = (around.now, self.stuck);
+        if let Some(node) = self.node_mut(around.mesh).filter(|node| now >= at && node.up && !stuck) {
+            node.crash();
         }
         true
     }
@@ -230,6 +228,7 @@ impl Machine {
             }
         }
         engine.up = true;
+        engine.started = around.now;
         engine.directives.start(&config.directives, &refuses);
         self.restart_generation = restart_generation;
         self.held_until = None;

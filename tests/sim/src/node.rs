@@ -20,6 +20,9 @@ pub const BAN: u64 = 60_000;
 /// A replica that lost its link longer ago than that does not stand for election.
 const VALIDITY: u64 = 60_000;
 
+/// How long a primary that starts takes no writes.
+const WRITABLE_DELAY: u64 = 2_000;
+
 pub fn text(id: NodeId) -> String {
     format!("{id:040x}")
 }
@@ -63,6 +66,8 @@ pub struct Node {
     pub frozen: bool,
     /// Its port is cut: nobody reaches it and it reaches nobody.
     pub cut: bool,
+    /// When it was started last.
+    pub started: u64,
     /// Whom it follows; none for a master.
     pub primary: Option<NodeId>,
     /// The id that it shares with the other members of its shard.
@@ -113,6 +118,7 @@ impl Node {
             up: false,
             frozen: false,
             cut: false,
+            started: 0,
             primary: None,
             shard: id,
             slots: SlotTable::default(),
@@ -171,6 +177,10 @@ impl Node {
     }
 
     pub fn state_ok(&self, now: u64) -> bool {
+        // A primary that starts gives the others the time to tell it what it missed.
+        if self.primary.is_none() && now.saturating_sub(self.started) < WRITABLE_DELAY {
+            return false;
+        }
         let failed = |id: &NodeId| *id != self.id && self.peers.get(id).is_none_or(|peer| peer.fail);
         let voters = self.voters();
         let reachable = voters.iter().filter(|id| !self.suspects(**id, now)).count();

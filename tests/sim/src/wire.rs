@@ -13,6 +13,8 @@ use super::rng::Rng;
 /// From the host.
 #[derive(Debug, Clone)]
 pub struct Said {
+    /// By the host's clock.
+    pub sent: u64,
     pub accepted: u64,
     pub members: Vec<(InstanceId, MemberReport)>,
     pub outcomes: Vec<(TaskId, Ended)>,
@@ -21,8 +23,15 @@ pub struct Said {
 /// To the host.
 #[derive(Debug, Clone)]
 pub enum Told {
-    Welcome { term: u64, lost_after: u64 },
-    Heartbeat { term: u64 },
+    Welcome {
+        term: u64,
+        lost_after: u64,
+    },
+    /// With when the newest report that came was sent, by the host's clock.
+    Heartbeat {
+        term: u64,
+        answers: Option<u64>,
+    },
     Spec(v1::HostSpec),
 }
 

@@ -73,6 +73,16 @@ impl Step<'_> {
                 Ok(Applied::Changed)
             }
             Decision::HostFound { host } => self.host_found(*host),
+            Decision::Fence { cluster, instances, away, operation } => {
+                self.fence(*cluster, instances, away, operation)
+            }
+            Decision::Takeover { cluster, group, heir, proofs, operation, task } => {
+                self.take_over(*cluster, *group, *heir, proofs, *operation, task)
+            }
+            Decision::Unfence { cluster, instances, cause } => self.unfence(*cluster, instances, cause),
+            Decision::AwaitProof { cluster, instances, message } => {
+                self.await_proof(*cluster, instances, message)
+            }
             Decision::EndOperation { operation, error } => {
                 let now = self.state.now;
                 let running =
@@ -95,6 +105,7 @@ impl Step<'_> {
         let lost = |host: &&mut Host| host.presence != Presence::Present;
         let Some(host) = self.state.hosts.get_mut(&id).filter(lost) else { return Ok(Applied::Unchanged) };
         host.presence = Presence::Present;
+        host.retired = false;
         let message = format!("host {} is heard again", host.facts.name);
         self.disturb();
         self.event(Severity::Normal, "HostBack", format!("host/{id}"), message);
@@ -224,7 +235,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    fn start_tasks(
+    pub(super) fn start_tasks(
         &mut self,
         cluster: ClusterId,
         operation: shardplane_proto::ids::OperationId,

@@ -65,7 +65,8 @@ impl Step<'_> {
                 .state
                 .instances_of(cluster)
                 .any(|i| i.group == instance.group && i.wanted() && !leaving.contains(&i.id));
-            if may_win && goes_on && present(&instance.host) {
+            // One that is fenced reaches nobody who could vote for it.
+            if may_win && instance.fence.is_none() && goes_on && present(&instance.host) {
                 let id = instance.id;
                 return Err(Refusal::outdated(format!("instance {id} may still become a primary")));
             }

@@ -3,6 +3,8 @@
 
 mod cordon;
 mod decide;
+mod fence;
+mod forget;
 mod leave;
 mod notice;
 mod operations;
@@ -18,9 +20,9 @@ use shardplane_proto::ids::{ClusterId, Generation, HostId, InstanceId, RequestId
 
 use crate::{
     command::{Applied, Command, Delete, Entry, Put},
-    refusal::{Refusal, RefusalCode},
+    refusal::Refusal,
     resource::{Change, ChangeKind, Outcome, Resource, Spec},
-    state::{Cluster, Event, Intent, Presence, Request, Rollout, Settings, Severity, State, TaskState},
+    state::{Cluster, Event, Intent, Request, Rollout, Settings, Severity, State, TaskState},
     validate,
 };
 
@@ -70,6 +72,7 @@ impl Step<'_> {
                 }
                 let first = self.state.settings == Settings::default();
                 self.state.settings = settings.clone();
+                self.state.longest_lease = self.state.longest_lease.max(settings.lease);
                 if !first {
                     let message =
                         "the offers, lost_after or slot_moves are now those of the leader's configuration";
@@ -258,6 +261,7 @@ impl Step<'_> {
         dropped.into_iter().for_each(|task| {
             self.end_task(task, TaskState::Superseded);
         });
+        self.forget_emptied(&ids);
     }
 
     fn end_task(&mut self, id: TaskId, to: TaskState) -> Applied {
@@ -280,36 +284,6 @@ impl Step<'_> {
             self.state.forget_task(*old);
         }
         Applied::Changed
-    }
-
-    /// A lost host that never returns: what it might still hold counts as gone, and its record goes.
-    fn forget_host(&mut self, id: HostId) -> Result<Applied, Refusal> {
-        let Some(host) = self.state.hosts.get(&id).cloned() else {
-            return Err(Refusal::new(RefusalCode::NotFound, format!("there is no host {id}")));
-        };
-        if host.presence == Presence::Present {
-            let text = format!(
-                "host {} is not lost; only a host that was declared lost can be forgotten",
-                host.facts.name
-            );
-            return Err(Refusal::new(RefusalCode::BadData, text));
-        }
-        let on_it = || self.state.instances.values().filter(|i| i.host == id);
-        if let Some(wanted) = on_it().find(|i| i.wanted()) {
-            let text = format!(
-                "host {} may hold the only copy of a shard: instance {} of cluster {} has no successor; delete the cluster or bring the host back",
-                host.facts.name, wanted.id, wanted.cluster
-            );
-            return Err(Refusal::new(RefusalCode::BadData, text));
-        }
-        let leaving: Vec<InstanceId> = on_it().map(|i| i.id).collect();
-        for instance in leaving {
-            self.gone(instance, id);
-        }
-        self.state.hosts.remove(&id);
-        let message = format!("host {} was forgotten by an operator", host.facts.name);
-        self.event(Severity::Warning, "HostForgotten", format!("host/{id}"), message);
-        Ok(Applied::Changed)
     }
 
     /// Every host that carries an instance in a network of this cluster is told anew.

@@ -36,6 +36,7 @@ impl Step<'_> {
                 generation: Generation(self.index),
                 created: now,
                 cordon: None,
+                retired: false,
             };
             self.state.hosts.insert(id, host);
             self.disturb();
@@ -70,7 +71,9 @@ impl Step<'_> {
             self.touched.extend(all);
         }
         self.touched.insert(id);
-        self.state.hosts.insert(id, Host { facts: facts.clone(), presence: Presence::Present, ..host });
+        self.state
+            .hosts
+            .insert(id, Host { facts: facts.clone(), presence: Presence::Present, retired: false, ..host });
         self.repoint_images(id, facts);
         Applied::Changed
     }

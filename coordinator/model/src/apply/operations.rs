@@ -88,11 +88,7 @@ impl Step<'_> {
                 let sum = operation.counts.entry(what.clone()).or_default();
                 *sum = sum.saturating_add(*amount);
             }
-            let new = ended.notes.iter().filter(|note| !operation.notes.contains(note)).cloned();
-            let new: Vec<String> = new.collect();
-            operation.notes.extend(new);
-            let surplus = operation.notes.len().saturating_sub(Operation::NOTES_KEPT);
-            operation.notes.drain(..surplus);
+            ended.notes.iter().for_each(|note| operation.note(note.clone()));
         }
         applied
     }

@@ -19,7 +19,7 @@ use crate::{
     state::{Sealed, Settings},
 };
 
-pub use view::{ClusterView, Member, Next, PeerVerdict, Role, Step};
+pub use view::{ClusterView, Headless, Heir, Member, Next, PeerVerdict, Role, Step};
 
 /// The engines there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -285,6 +285,13 @@ impl Report {
             Report::Valkey(report) => Fact::Valkey(valkey::facts::fact(report)),
         }
     }
+
+    /// Whether it follows another member and does not hear it.
+    pub fn detached(&self) -> bool {
+        match self {
+            Report::Valkey(report) => report.role == "slave" && !report.link_up,
+        }
+    }
 }
 
 /// The part of a report that the log keeps.
@@ -299,6 +306,15 @@ impl Fact {
     pub fn outranks(&self, other: &Fact) -> bool {
         match (self, other) {
             (Fact::Valkey(mine), Fact::Valkey(theirs)) => self.claims_primary() && mine.epoch > theirs.epoch,
+        }
+    }
+
+    /// Whether the engine says that it follows the other one.
+    pub fn follows(&self, other: &Fact) -> bool {
+        match (self, other) {
+            (Fact::Valkey(mine), Fact::Valkey(theirs)) => {
+                mine.role == "slave" && mine.primary_node_id == theirs.node_id
+            }
         }
     }
 

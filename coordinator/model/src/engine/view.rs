@@ -5,10 +5,10 @@ use shardplane_proto::ids::{GroupId, InstanceId};
 
 use super::{ClusterSpec, Fact, GroupSpec, Layout, Report, valkey};
 use crate::{
-    observed::MemberReport,
+    observed::{HostReport, MemberReport},
     resource::Resource,
     state::{Cluster, Goal, Host, Instance, Operation, Presence, Settings, State, Task},
-    time::Timestamp,
+    time::{Millis, Timestamp},
 };
 
 /// What an instance does in its group.
@@ -35,6 +35,10 @@ pub struct Member<'a> {
     pub report: Option<&'a MemberReport>,
     /// Whether that report is recent and its host connected.
     pub fresh: bool,
+    /// What its host said of itself since this leader listens.
+    pub host_report: Option<&'a HostReport>,
+    /// Whether its host is heard.
+    pub heard: bool,
 }
 
 impl Member<'_> {
@@ -75,6 +79,8 @@ pub struct ClusterView<'a> {
     pub now: Timestamp,
     /// This leader has just begun to listen: logged facts still stand for reports that had no time to come.
     pub gathering: bool,
+    /// Since when this leader listens.
+    pub listens_since: Timestamp,
 }
 
 /// One engine step that may start now.
@@ -103,6 +109,38 @@ pub struct Next {
     pub halt: Option<String>,
     /// When time alone would change this.
     pub again_at: Option<Timestamp>,
+}
+
+/// A replica that could take over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heir {
+    /// The replica.
+    pub instance: InstanceId,
+    /// Since when it does not hear whom it follows; none while it does.
+    pub detached_since: Option<Timestamp>,
+}
+
+/// A group that has no working primary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Headless {
+    /// The group.
+    pub group: GroupId,
+    /// Who was its primary last, by the newest claim.
+    pub primary: InstanceId,
+    /// Groups of the cluster that have, or had, a primary.
+    pub primaries: usize,
+    /// Those of them whose primary works.
+    pub working: usize,
+    /// Enough primaries work, and a replica may stand: the engine may elect one by itself.
+    pub votes: bool,
+    /// Since when the primary is silent.
+    pub since: Timestamp,
+    /// How long after that, or after the majority came back, the engine had its chance.
+    pub patience: Millis,
+    /// Who could take over, whoever has most of the data first.
+    pub heirs: Vec<Heir>,
+    /// Its members that do not serve although their hosts are heard: they may have more.
+    pub unheard: Vec<InstanceId>,
 }
 
 /// What the other members say about one of them.
@@ -219,6 +257,40 @@ impl ClusterView<'_> {
         match self.spec {
             ClusterSpec::Valkey(_) => valkey::tasks::stand_down(instance, on),
         }
+    }
+
+    /// Groups without a working primary, in the order of the spec.
+    pub fn headless(&self) -> Vec<Headless> {
+        match self.spec {
+            ClusterSpec::Valkey(spec) => {
+                let timings = self.wanted().map(|member| valkey::config::timings(spec, member.instance));
+                let slowest = timings.max_by_key(|t| (t.timeout, t.valid.is_none(), t.valid));
+                valkey::takeover::headless(self, slowest.unwrap_or_default())
+            }
+        }
+    }
+
+    /// Whether this member leads its group, answers, and can be reached.
+    pub fn leads(&self, instance: InstanceId) -> bool {
+        match self.spec {
+            ClusterSpec::Valkey(_) => valkey::takeover::leads(self, instance),
+        }
+    }
+
+    /// The step that makes this replica the primary of its group without the engine's vote.
+    pub fn takeover(&self, heir: InstanceId) -> Step {
+        match self.spec {
+            ClusterSpec::Valkey(_) => valkey::takeover::takeover(heir),
+        }
+    }
+
+    /// How many other members have to follow a primary of this group, so that none of them can have been promoted in its place: all that
+    /// its host's networks reach, since a desired state tells both.
+    pub fn copies_needed(&self, instance: &Instance) -> u32 {
+        let others = self
+            .wanted()
+            .filter(|other| other.instance.group == instance.group && other.instance.id != instance.id);
+        u32::try_from(others.count()).unwrap_or(u32::MAX)
     }
 
     /// What the guest of this instance is configured with. `secret` is the password in clear.

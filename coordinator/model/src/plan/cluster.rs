@@ -1,5 +1,6 @@
 //! One cluster's turn. In: its view. Out: the next decisions for it, in this order: let a deleted one go, fail what cannot be, let an
-//! emptied group go, judge the member that was told new parameters, replace lost members (after letting surplus replicas go), fill
+//! emptied group go, promote replicas
+//! where the engine cannot vote, judge the member that was told new parameters, replace lost members (after letting surplus replicas go), fill
 //! empty seats, finish moves, bring parameters to the next member, engine steps, move data between groups, say that it is whole, empty
 //! hosts that are drained, improve its spread.
 
@@ -70,6 +71,7 @@ pub(super) fn plan<'s>(
         Turn::deleted,
         Turn::failed,
         Turn::impossible,
+        Turn::take_over,
         Turn::dissolve,
         Turn::watch_roll,
         Turn::shrink,

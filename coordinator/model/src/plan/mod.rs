@@ -19,6 +19,7 @@ mod reshard;
 mod rollout;
 mod score;
 mod shrink;
+mod takeover;
 mod tasks;
 
 use std::collections::BTreeMap;
@@ -141,6 +142,8 @@ pub fn cluster_view<'a>(
                 report,
                 fresh: report.is_some_and(|report| now.since(report.at) <= crate::observed::FRESH)
                     && observed.hears(instance.host, now),
+                host_report: observed.hosts.get(&instance.host),
+                heard: observed.hears(instance.host, now),
             }
         })
         .collect();
@@ -163,5 +166,6 @@ pub fn cluster_view<'a>(
         members,
         now,
         gathering,
+        listens_since: observed.since,
     })
 }

@@ -122,6 +122,7 @@ pub fn fill(
             parameters: Parameters::default(),
             config_generation: Generation::default(),
             restart_generation: Generation::default(),
+            fence: None,
         };
         reservations.push(Reservation { instance, own_group_on_host: best.own_group_on_host });
     }

@@ -19,7 +19,7 @@ const LINGERS: Millis = Millis::seconds(10);
 const LONGEST_PAUSE: Millis = Millis::seconds(30);
 
 /// How long after the last of `same` (ended tasks of one step) the step may be tried again.
-fn pause(same: &[&Task]) -> Millis {
+pub(super) fn pause(same: &[&Task]) -> Millis {
     let failures =
         same.iter().rev().take_while(|task| matches!(task.state, TaskState::Failed { .. })).count();
     match u32::try_from(failures) {

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use serde::{Deserialize, Serialize};
 use shardplane_proto::ids::{ClusterId, Generation, GroupId, HostId, InstanceId, ResourceId, TaskId};
 
-use super::{Footprint, Moved, Parameters, Rollout};
+use super::{Fence, Footprint, Moved, Parameters, Rollout};
 use crate::{
     engine::{ClusterSpec, EngineKind, Fact, GroupSpec, Layout},
     time::{Millis, Timestamp},
@@ -130,6 +130,9 @@ pub struct Instance {
     /// Log index of the last change for which its engine has to start anew.
     #[serde(default, skip_serializing_if = "super::first")]
     pub restart_generation: Generation,
+    /// Set while it must not serve.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<Fence>,
 }
 
 impl Instance {

@@ -144,6 +144,10 @@ pub struct Host {
     /// Set while it gets no new instances.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cordon: Option<Cordon>,
+    /// An operator said that it never returns, while it held a primary whose shard has replicas: it is forgotten when one of them has
+    /// taken over.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub retired: bool,
 }
 
 impl Host {

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod cordon;
+mod fence;
 mod host;
 mod moved;
 mod operation;
@@ -26,6 +27,7 @@ use crate::{
 pub use self::{
     cluster::{Cluster, Instance, Intent},
     cordon::{Cordon, Drain},
+    fence::{Fence, lease_ends_after},
     host::{Footprint, Host, HostCondition, HostFacts, Image, Presence},
     moved::{Aim, Moved},
     operation::{Goal, Operation, OperationKind, OperationState, Task, TaskState},
@@ -67,6 +69,9 @@ pub struct State {
     pub next_event: u64,
     /// Next free VNI, counted from [`State::FIRST_VNI`].
     pub vnis_used: u32,
+    /// The longest lease that was ever configured: a host that was not heard since may still go by it.
+    #[serde(default, skip_serializing_if = "Millis::is_zero")]
+    pub longest_lease: Millis,
     /// Log index of the last change of what hosts there are and what is free on them, moves not counted.
     #[serde(default, skip_serializing_if = "first")]
     pub disturbed: Generation,

@@ -116,6 +116,15 @@ impl Operation {
     /// More notes are not kept.
     pub const NOTES_KEPT: usize = 16;
 
+    /// Adds what people should know, once.
+    pub fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+        let surplus = self.notes.len().saturating_sub(Self::NOTES_KEPT);
+        self.notes.drain(..surplus);
+    }
+
     /// Whether somebody may end it before it has reached what it is for.
     pub fn cancellable(&self) -> bool {
         let kind = match self.kind {

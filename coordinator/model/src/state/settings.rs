@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::time::Millis;
 
 /// Offers and timings of the installation, from the coordinator's configuration.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// Compute offers by id.
     pub vm_offers: BTreeMap<String, VmOffer>,
@@ -16,9 +16,37 @@ pub struct Settings {
     pub volume_offers: BTreeMap<String, VolumeOffer>,
     /// Without contact for that long, a host is declared lost.
     pub lost_after: Millis,
+    /// How long a primary serves without a word of the coordinator when not all its replicas follow it.
+    #[serde(default = "Settings::usual_lease", skip_serializing_if = "Settings::is_usual_lease")]
+    pub lease: Millis,
     /// How fast slots move.
     #[serde(default, skip_serializing_if = "SlotMoves::is_default")]
     pub slot_moves: SlotMoves,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            vm_offers: BTreeMap::new(),
+            volume_offers: BTreeMap::new(),
+            lost_after: Millis::default(),
+            lease: Self::LEASE,
+            slot_moves: SlotMoves::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// The lease of an installation that names none.
+    pub const LEASE: Millis = Millis::seconds(30);
+
+    fn usual_lease() -> Millis {
+        Self::LEASE
+    }
+
+    fn is_usual_lease(lease: &Millis) -> bool {
+        *lease == Self::LEASE
+    }
 }
 
 /// How fast slots move between shards.

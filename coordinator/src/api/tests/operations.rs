@@ -43,6 +43,7 @@ fn instance_of(state: &State, cluster: ClusterId) -> Command {
         parameters: Default::default(),
         config_generation: Default::default(),
         restart_generation: Default::default(),
+        fence: None,
     };
     let operation = NewOperation {
         id: OperationId::from_u128(99),

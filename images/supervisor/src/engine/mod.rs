@@ -73,6 +73,8 @@ pub struct Report {
     pub meaning: Vec<u8>,
     /// How many other members hold a live copy of this member's data; 0 for one that takes no writes.
     pub live_copies: u32,
+    /// It takes no writes now: it follows another member.
+    pub read_only: bool,
 }
 
 /// What a task did so far. It outlives a task that fails or is broken off.

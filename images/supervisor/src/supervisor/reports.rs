@@ -46,6 +46,7 @@ impl Supervisor {
             engine_report: self.latest.as_ref().map(|report| report.message.clone()).unwrap_or_default(),
             engine_starts: self.starts,
             live_copies: self.latest.as_ref().map_or(0, |report| report.live_copies),
+            read_only: hung.is_none() && self.latest.as_ref().is_some_and(|report| report.read_only),
             config_generation: self.config_generation(),
             restart_generation: self.in_force.as_ref().map_or(0, |in_force| in_force.restart),
         }

@@ -15,4 +15,5 @@ mod reshard;
 mod scenarios;
 mod spread;
 mod stand_down;
+mod takeover;
 mod told;

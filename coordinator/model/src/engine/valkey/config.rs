@@ -10,6 +10,7 @@ use super::{BUS_PORT, PORT, facts::fact_of, parameters, spec::ValkeySpec};
 use crate::{
     engine::Member,
     state::{Instance, State},
+    time::Millis,
 };
 
 /// Milliseconds after which members call one of theirs failed, unless the parameter set says otherwise.
@@ -41,6 +42,33 @@ fn directives(spec: &ValkeySpec, instance: &Instance) -> BTreeMap<String, String
     directives.extend(defaults(instance.footprint.memory_mib, spec.shards.len() >= 3));
     directives.extend(instance.parameters.values.clone());
     directives
+}
+
+/// How the engine judges silence.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Timings {
+    /// After that long without an answer members call one of theirs failed.
+    pub timeout: Millis,
+    /// A replica that has not heard its primary for longer stands in no election; none when it always does.
+    pub valid: Option<Millis>,
+}
+
+/// Silence of a replica's primary that is no fault: the period of its pings, and what reports take to tell.
+const PING_PERIOD: Millis = Millis::seconds(15);
+/// The engine's own.
+const VALIDITY_FACTOR: u64 = 10;
+
+/// The timings this instance runs with.
+pub fn timings(spec: &ValkeySpec, instance: &Instance) -> Timings {
+    let directives = directives(spec, instance);
+    let given = |name: &str| directives.get(name).and_then(|value| value.parse::<u64>().ok());
+    let timeout = given("cluster-node-timeout").unwrap_or(NODE_TIMEOUT_MS.into());
+    // The engine does not count the first timeout.
+    let valid = match given("cluster-replica-validity-factor").unwrap_or(VALIDITY_FACTOR) {
+        0 => None,
+        factor => Some(Millis(timeout.saturating_mul(factor + 1).saturating_add(PING_PERIOD.0))),
+    };
+    Timings { timeout: Millis(timeout), valid }
 }
 
 /// The encoded config of this instance. `secret` is the root password in clear; `primary_elsewhere` is the

@@ -145,7 +145,8 @@ pub fn settled(peer: &v1::ValkeyPeer) -> bool {
     !peer.flags.iter().any(|flag| flag == "handshake")
 }
 
-fn works(peer: &v1::ValkeyPeer) -> bool {
+/// Whether the node that knows this peer sees it working.
+pub fn works(peer: &v1::ValkeyPeer) -> bool {
     peer.connected && !peer.flags.iter().any(|flag| flag == "fail" || flag == "fail?" || flag == "noaddr")
 }
 

@@ -12,6 +12,7 @@ pub mod parameters;
 pub mod progress;
 pub mod spec;
 pub mod status;
+pub mod takeover;
 pub mod tasks;
 
 /// Hash slots of a cluster.

@@ -98,6 +98,24 @@ fn node(view: &ClusterView<'_>, roles: &[(InstanceId, Role)], member: &Member<'_
     }
 }
 
+/// Whether each shard has a primary or can elect one; else what a takeover waits for.
+fn can_elect(view: &ClusterView<'_>, waiting: &[String]) -> (bool, String) {
+    let headless = if view.cluster.formed { view.headless() } else { Vec::new() };
+    let stuck: Vec<String> = headless
+        .iter()
+        .filter(|group| !group.votes)
+        .map(|group| {
+            let (works, all) = (group.working, group.primaries);
+            format!("shard {} has no primary, and {works} of {all} primaries work", group.group)
+        })
+        .collect();
+    let about = waiting.iter().filter(|line| line.contains("takeover") || line.contains("take over"));
+    (
+        stuck.is_empty(),
+        if stuck.is_empty() { stuck } else { stuck.into_iter().chain(about.cloned()).collect() }.join("; "),
+    )
+}
+
 fn conditions(view: &ClusterView<'_>, waiting: &[String]) -> Vec<v1::Condition> {
     let condition = |name: &str, ok: bool, message: String| v1::Condition {
         r#type: name.to_owned(),
@@ -118,6 +136,7 @@ fn conditions(view: &ClusterView<'_>, waiting: &[String]) -> Vec<v1::Condition> 
         .collect::<std::collections::BTreeSet<_>>()
         .into_iter()
         .collect();
+    let (elects, why) = can_elect(view, waiting);
     vec![
         condition(
             "MembersAnswer",
@@ -136,6 +155,7 @@ fn conditions(view: &ClusterView<'_>, waiting: &[String]) -> Vec<v1::Condition> 
                 format!("not on hosts {}: see `kc get host`", limits.join(", "))
             },
         ),
+        condition("CanElect", elects, why),
     ]
 }
 

@@ -51,7 +51,8 @@ pub async fn report(
         |one: &&ValkeyRefusal| report.unapplied_directives.iter().any(|n| n.eq_ignore_ascii_case(&one.name));
     report.refused_directives = refused.iter().filter(still).cloned().collect();
     let (message, live_copies) = (report.encode_to_vec(), report.good_replicas);
-    Ok(Report { message, meaning: meaning(report), live_copies })
+    let read_only = report.role == "slave";
+    Ok(Report { message, meaning: meaning(report), live_copies, read_only })
 }
 
 /// The same report without what changes under normal load.

@@ -1,0 +1,119 @@
+//! Ports that are cut: by the spec, or because a lease ran out.
+//!
+//! In: the newest accepted spec, be it of an earlier life, reports of guests, the contact. Out: the reconciler's set of cut ports, and
+//! the same set in the network part of a spec. The rule itself is in [`crate::lease`].
+
+use std::{collections::BTreeSet, fs, path::PathBuf, sync::Arc, time::Duration};
+
+use shardplane_proto::{ids::InstanceId, v1};
+
+use super::Reconciler;
+use crate::{
+    boot_time::BootTime,
+    contact::Heard,
+    lease::{self, Cut},
+    machine::Shared,
+};
+
+/// How often leases are looked at; the coordinator counts on it when it waits for one to end.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Whether a spec says that this instance is fenced.
+pub(super) fn is_fenced(spec: &v1::HostSpec, id: InstanceId) -> bool {
+    let text = id.to_string();
+    spec.instances.iter().any(|one| one.fenced && one.instance_id == text)
+}
+
+/// Cuts these ports in a network part, also those of machines on their way out.
+pub(super) fn mark(part: &mut v1::HostSpec, cut: &BTreeSet<InstanceId>) {
+    let ids: BTreeSet<String> = cut.iter().map(ToString::to_string).collect();
+    for port in &mut part.instances {
+        port.fenced = ids.contains(&port.instance_id);
+    }
+}
+
+/// The file that tells the next life of the agent from when leases count. Lost with the boot, like the machines.
+fn contact_file(shared: &Shared) -> PathBuf {
+    shared.machines_dir.with_file_name("contact")
+}
+
+/// Takes over from the last life of the agent when the coordinator last granted something: an agent that was away for longer than the
+/// lease cuts at once.
+pub(super) fn remember(shared: &Shared) {
+    let text = fs::read_to_string(contact_file(shared)).unwrap_or_default();
+    if let Some((boot, nanos)) = text.split_once(' ')
+        && boot == shared.boot_id
+        && let Ok(nanos) = nanos.trim().parse()
+    {
+        shared.contact.granted(BootTime::after(Duration::from_nanos(nanos)).min(BootTime::now()));
+    }
+}
+
+/// Notes it for the next life. A note that cannot be written is an older one, and only cuts sooner.
+pub(super) fn note_contact(shared: &Shared) {
+    let Some(granted) = shared.contact.now().granted else { return };
+    let file = contact_file(shared);
+    let fresh = file.with_extension("new");
+    let written = fs::write(&fresh, format!("{} {}\n", shared.boot_id, granted.nanos()))
+        .and_then(|()| fs::rename(&fresh, &file));
+    if let Err(error) = written {
+        tracing::warn!(%error, "cannot note the last contact in {}", file.display());
+    }
+}
+
+impl Reconciler {
+    fn leased(&self) -> Option<Arc<v1::HostSpec>> {
+        self.wanted.as_ref().map(|wanted| Arc::clone(&wanted.spec)).or_else(|| self.held.clone())
+    }
+
+    /// Decides anew which ports are cut. True when that changed.
+    pub(super) fn review_cuts(&mut self) -> bool {
+        let Some(spec) = self.leased() else { return false };
+        let heard = self.shared.contact.now();
+        let confirmed = heard.confirmed || self.confirming == Some(heard.session);
+        let (heard, now) = (Heard { confirmed, ..heard }, BootTime::now());
+        let mut cut = BTreeSet::new();
+        let mut known = BTreeSet::new();
+        for one in &spec.instances {
+            let Ok(id) = one.instance_id.parse::<InstanceId>() else { continue };
+            known.insert(id);
+            let before = self.cut.contains(&id);
+            let guest = self.shared.board.guest(id);
+            match lease::decide(one, guest.as_ref(), heard, before, now) {
+                Some(why) => {
+                    if !before {
+                        tracing::warn!(instance = %id, "its port is cut: {}", reason(why));
+                    }
+                    cut.insert(id);
+                }
+                None if before => tracing::info!(instance = %id, "its port is opened again"),
+                None => {}
+            }
+        }
+        // One that is not in the spec any more, and on its way out, stays cut.
+        let leaving = |id: &&InstanceId| !known.contains(*id) && self.machines.contains_key(*id);
+        cut.extend(self.cut.iter().filter(leaving));
+        let changed = cut != self.cut;
+        self.cut = cut;
+        changed
+    }
+
+    /// In a life that has had no spec yet only cuts are made: everything else is as the last life left it.
+    pub(super) async fn cut_before_the_first_spec(&mut self) {
+        let Some(held) = self.held.clone().filter(|_| self.wanted.is_none() && !self.cut.is_empty()) else {
+            return;
+        };
+        let cut = self.ensure_network(&held).await;
+        self.unfinished = cut.is_err();
+        self.shared.board.set_problem("network", cut.err());
+    }
+}
+
+fn reason(why: Cut) -> &'static str {
+    match why {
+        Cut::Fenced => "it is fenced",
+        Cut::LeaseOver => {
+            "its lease ran out without a word of the coordinator, and not all its copies follow it"
+        }
+    }
+}

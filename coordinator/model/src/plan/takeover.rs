@@ -1,0 +1,416 @@
+//! Groups that have no primary and cannot elect one. In: the view, with what hosts say. Out: fences for whoever could still serve, then,
+//! with a proof for each of them, a takeover of the most advanced replica, one group after the other; fences are taken away when
+//! another leads, or when the old primary serves again before anybody took over. Every phase is in the log: a new leader goes on.
+
+use shardplane_proto::ids::{Generation, InstanceId, OperationId, TaskId};
+
+use super::{
+    cluster::{Then, Turn, lost},
+    listed, tasks,
+};
+use crate::{
+    command::{Decision, NewOperation, NewTask, Proof, Proven},
+    engine::{Fact, Headless, Heir, Member},
+    state::{Fence, Operation, OperationKind, OperationState, State, TaskState, lease_ends_after},
+    time::{Millis, Timestamp},
+};
+
+/// A member that may have more is waited for that long after the fence; a fence that leads nowhere is taken away after it.
+const BETTER_COMES: Millis = Millis::seconds(60);
+/// Where the lease is the proof, its end counts only when the replica itself has not followed for that long: a primary that believes in
+/// its copies is not cut, and it believes in one for 10 s after its last word; reports and the agent's look at them take a few more.
+const DETACHED: Millis = Millis::seconds(15);
+/// One that was chosen and is silent for longer is fenced, too, and another is chosen.
+const HEIR_RESTS: Millis = Millis::seconds(15);
+/// Proof that does not come for longer than this beyond the lease is an event.
+const PROOF_LATE: Millis = Millis::seconds(60);
+
+type Fenced<'m, 'v> = (&'m Member<'v>, &'v Fence);
+
+fn claims(member: &Member<'_>) -> bool {
+    member.instance.fact.as_ref().is_some_and(|(_, fact)| fact.claims_primary())
+}
+
+fn outranks(heir: &Member<'_>, old: &Member<'_>) -> bool {
+    let logged = |member: &Member<'_>| -> Option<Fact> { member.instance.fact.clone().map(|(_, fact)| fact) };
+    logged(heir).zip(logged(old)).is_some_and(|(heir, old)| heir.outranks(&old))
+}
+
+/// The desired state on which its host says that it is stopped, if it does.
+fn stopped(old: &Member<'_>, fence: &Fence) -> Option<Generation> {
+    let accepted = old.host_report.map(|report| report.accepted).unwrap_or_default();
+    let says = old.fresh && old.report.is_some_and(|report| report.fenced);
+    (says && accepted >= fence.generation).then_some(accepted)
+}
+
+/// The longest lease that a host may go by.
+fn longest_lease(state: &State) -> Millis {
+    state.longest_lease.max(state.settings.lease)
+}
+
+impl<'v> Turn<'_, 'v, '_> {
+    fn fenced(&self) -> Vec<Fenced<'v, 'v>> {
+        let view: &'v _ = self.view;
+        view.wanted().filter_map(|member| Some((member, member.instance.fence.as_ref()?))).collect()
+    }
+
+    fn takeover_operation(&self) -> Option<&Operation> {
+        let running = |o: &&Operation| o.cluster == self.id && o.state == OperationState::Running;
+        self.state.operations.values().filter(running).find(|o| o.kind == OperationKind::Takeover)
+    }
+
+    /// When the last replica was promoted by the operation that runs.
+    fn last_takeover(&self) -> Timestamp {
+        let tasks = self.takeover_operation().map(|operation| operation.tasks.as_slice()).unwrap_or_default();
+        let created = tasks.iter().filter_map(|id| self.state.tasks.get(id)).map(|task| task.created);
+        created.max().unwrap_or_default()
+    }
+
+    fn leader_of(&self, old: &Member<'_>) -> Option<&'v Member<'v>> {
+        let view: &'v _ = self.view;
+        view.wanted().find(|m| m.instance.group == old.instance.group && view.leads(m.instance.id))
+    }
+
+    pub(super) fn take_over(&mut self) -> Then {
+        if !self.view.cluster.formed {
+            return Then::GoOn;
+        }
+        let headless = self.view.headless();
+        let fenced = self.fenced();
+        if self.release(&fenced, &headless) {
+            return Then::Stop;
+        }
+        let mut needing = Vec::new();
+        for group in &headless {
+            let chosen = fenced.iter().any(|(old, f)| old.instance.group == group.group && f.heir.is_some());
+            // A majority that is there again after a takeover has its chance from then on.
+            let from = if group.votes { group.since.max(self.last_takeover()) } else { group.since };
+            let due = from.plus(group.patience);
+            if chosen || self.view.now >= due {
+                needing.push(group);
+                continue;
+            }
+            let how = if group.votes { "the engine elects another" } else { "no majority can elect another" };
+            self.plan.wait(
+                self.id,
+                format!("shard {} has no primary; {how}, a takeover begins after {due}", group.group),
+            );
+            self.plan.again_after(due, Millis(0));
+        }
+        if needing.is_empty() {
+            return if headless.is_empty() || fenced.is_empty() {
+                self.operation_ends(&headless)
+            } else {
+                Then::Stop
+            };
+        }
+        if self.fence(&needing, &fenced) {
+            return Then::Stop;
+        }
+        let fenced_of = |group: &&&Headless| {
+            !group.heirs.is_empty() && fenced.iter().any(|(old, _)| old.instance.group == group.group)
+        };
+        if let Some(group) = needing.iter().find(fenced_of).copied()
+            && let Some(proofs) = self.proofs(&fenced)
+        {
+            self.promote(group, &fenced, proofs);
+        }
+        if fenced.is_empty() { Then::GoOn } else { Then::Stop }
+    }
+
+    /// A takeover whose groups all lead again has done its work.
+    fn operation_ends(&mut self, headless: &[Headless]) -> Then {
+        let ended = self.takeover_operation().filter(|_| headless.is_empty()).map(|operation| operation.id);
+        if let Some(operation) = ended {
+            self.plan.propose.push(Decision::EndOperation { operation, error: None });
+            return Then::Stop;
+        }
+        Then::GoOn
+    }
+
+    /// Takes fences away that nothing needs any more.
+    fn release(&mut self, fenced: &[Fenced<'v, 'v>], headless: &[Headless]) -> bool {
+        let mut given_up = Vec::new();
+        let mut succeeded = Vec::new();
+        let mut unseen = Vec::new();
+        for (old, fence) in fenced {
+            let id = old.instance.id;
+            let group = headless.iter().find(|group| group.group == old.instance.group);
+            match self.leader_of(old) {
+                Some(leader) if leader.instance.id == id => {
+                    if fence.heir.is_none() {
+                        given_up.push((id, "it answers again, and nobody has taken over"));
+                    }
+                }
+                Some(leader) if claims(old) => {
+                    if outranks(leader, old) {
+                        // One that still runs would take writes between the opening of its port and the first word of its successor:
+                        // it has to start anew, and an engine that starts listens first.
+                        if !lost(old) && stopped(old, fence).is_some() {
+                            succeeded.push(id);
+                        }
+                    } else {
+                        self.plan.wait(
+                            self.id,
+                            format!(
+                                "instance {id} stays fenced: the epoch of its successor is not higher yet"
+                            ),
+                        );
+                    }
+                }
+                // It may have been elected where nobody saw it, and what it took there is older than what was taken since.
+                Some(_) if fence.passed => {
+                    if !lost(old) && stopped(old, fence).is_some() {
+                        unseen.push(id);
+                    }
+                }
+                Some(_) => given_up.push((id, "its shard has a primary, and nobody has taken over")),
+                None if fence.away && !fence.passed && old.heard => {
+                    given_up.push((id, "its host is heard again, and nobody has taken over"));
+                }
+                None => {
+                    let alone = group.is_none_or(|group| group.heirs.is_empty());
+                    let late = self.view.now.since(fence.since) > BETTER_COMES;
+                    let free = fence.heir.is_none() && (claims(old) || !fence.passed);
+                    if alone && late && free && old.heard {
+                        given_up.push((id, "no replica of its shard answers that could take over"));
+                    } else if alone && !late {
+                        self.plan.again_after(fence.since, Millis(BETTER_COMES.0 + 1));
+                    }
+                }
+            }
+        }
+        if !unseen.is_empty() {
+            let cause = "it was out of sight while others were promoted";
+            self.plan.propose.push(Decision::Retire {
+                cluster: self.id,
+                instances: unseen.clone(),
+                cause: cause.to_owned(),
+            });
+        }
+        if !succeeded.is_empty() {
+            let cause = "another leads its shard with a higher epoch".to_owned();
+            self.plan.propose.push(Decision::Unfence {
+                cluster: self.id,
+                instances: succeeded.clone(),
+                cause,
+            });
+        }
+        if let Some((_, cause)) = given_up.first().copied() {
+            let instances: Vec<InstanceId> = given_up.iter().map(|(id, _)| *id).collect();
+            let all = fenced.len() == instances.len() + succeeded.len() + unseen.len();
+            let untouched = self.takeover_operation().filter(|operation| operation.tasks.is_empty());
+            let ends = untouched.filter(|_| all).map(|operation| operation.id);
+            self.plan.propose.push(Decision::Unfence {
+                cluster: self.id,
+                instances,
+                cause: cause.to_owned(),
+            });
+            if let Some(operation) = ends {
+                let error = Some(format!("not needed any more: {cause}"));
+                self.plan.propose.push(Decision::EndOperation { operation, error });
+            }
+        }
+        !(unseen.is_empty() && succeeded.is_empty() && given_up.is_empty())
+    }
+
+    /// Fences the dead primaries of groups that have an heir, and everybody on hosts that are not heard: a majority may be among them, and
+    /// elect whom it likes.
+    fn fence(&mut self, needing: &[&Headless], fenced: &[Fenced<'v, 'v>]) -> bool {
+        let mut due: Vec<&Headless> = Vec::new();
+        for group in needing {
+            if group.heirs.is_empty() {
+                let text = format!(
+                    "shard {} has no primary, and no replica that answers and has its data; bring back the host of instance {}",
+                    group.group, group.primary
+                );
+                self.plan.wait(self.id, text);
+            } else {
+                due.push(group);
+            }
+        }
+        if due.is_empty() {
+            return false;
+        }
+        let primaries = due.iter().map(|group| group.primary);
+        let chosen = fenced.iter().filter_map(|(_, fence)| fence.heir);
+        let silent_heir = |id: &InstanceId| {
+            let silent = |m: &Member<'_>| m.report.and_then(|report| report.silent_since);
+            let long = |since| self.view.now.since(since) > HEIR_RESTS;
+            self.view.wanted().any(|m| m.instance.id == *id && silent(m).is_some_and(long))
+        };
+        let away: Vec<InstanceId> = self.view.wanted().filter(|m| !m.heard).map(|m| m.instance.id).collect();
+        let mut instances: Vec<InstanceId> =
+            primaries.chain(chosen.filter(silent_heir)).chain(away.iter().copied()).collect();
+        instances.sort_unstable();
+        instances.dedup();
+        // One whose operation has ended is named once more, so that there is one that runs.
+        if self.takeover_operation().is_some() {
+            instances.retain(|id| !fenced.iter().any(|(old, _)| old.instance.id == *id));
+        }
+        let Some(first) = due.first().filter(|_| !instances.is_empty()) else { return false };
+        let cause = if first.votes {
+            let shards: Vec<_> = due.iter().map(|group| group.group).collect();
+            format!("no replica of shard {} was elected in its time", listed(&shards))
+        } else {
+            let (lost, all) = (first.primaries - first.working, first.primaries);
+            format!("{lost} of {all} primaries do not work, so the engine cannot elect others")
+        };
+        let running = self.takeover_operation();
+        let operation = match running {
+            Some(begun) => {
+                NewOperation { id: begun.id, kind: begun.kind, cause: begun.cause.clone(), goal: None }
+            }
+            None => self.operation(OperationKind::Takeover, cause),
+        };
+        self.plan.propose.push(Decision::Fence { cluster: self.id, instances, away, operation });
+        true
+    }
+
+    /// The proof that this member cannot serve, or what is missing.
+    fn proof(&self, old: &Member<'_>, fence: &Fence) -> Result<Proof, String> {
+        let id = old.instance.id;
+        let name = old.host.map_or_else(|| old.instance.host.to_string(), |host| host.facts.name.clone());
+        if old.host.is_none_or(|host| host.retired) && !old.heard {
+            return Ok(Proof::HostRetired);
+        }
+        if old.heard {
+            if let Some(generation) = stopped(old, fence) {
+                return Ok(Proof::Stopped { generation });
+            }
+            let said = old.report.map(|report| report.message.as_str()).filter(|text| !text.is_empty());
+            let said = said.map(|text| format!(" ({text})")).unwrap_or_default();
+            return Err(format!(
+                "host {name} has not said yet that it stopped instance {id}{said}; if it does not come to that, power the host off"
+            ));
+        }
+        let granted = old
+            .host_report
+            .map_or(self.view.listens_since, |report| report.granted.max(self.view.listens_since));
+        let lease = longest_lease(self.state);
+        let (silent, over) = (self.view.now.since(granted), lease_ends_after(lease));
+        if silent > over {
+            return Ok(Proof::LeaseExpired { last_granted: granted, lease });
+        }
+        Err(format!(
+            "the lease of host {name}, which runs instance {id}, is over {}; to be quicker, bring the host back, or power it off and `kc delete host {name}`",
+            granted.plus(over)
+        ))
+    }
+
+    /// A proof for each fenced member; none while one is missing, and people are told which.
+    fn proofs(&mut self, fenced: &[Fenced<'v, 'v>]) -> Option<Vec<Proven>> {
+        let mut proofs = Vec::new();
+        let mut missing = Vec::new();
+        for (old, fence) in fenced {
+            match self.proof(old, fence) {
+                Ok(proof) => proofs.push(Proven { instance: old.instance.id, proof }),
+                Err(why) => missing.push((old.instance.id, *fence, why)),
+            }
+        }
+        if missing.is_empty() {
+            return Some(proofs);
+        }
+        let late = Millis(lease_ends_after(longest_lease(self.state)).0 + PROOF_LATE.0);
+        let mut untold = Vec::new();
+        for (id, fence, why) in &missing {
+            self.plan.wait(self.id, format!("a takeover waits for proof: {why}"));
+            if fence.told.is_none() {
+                if self.view.now.since(fence.since) > late {
+                    untold.push(*id);
+                } else {
+                    self.plan.again_after(fence.since, Millis(late.0 + 1));
+                }
+            }
+        }
+        self.plan.again_after(self.view.now, Millis::seconds(1));
+        if !untold.is_empty() {
+            let whys: Vec<&str> = missing.iter().map(|(_, _, why)| why.as_str()).collect();
+            let message = format!("a takeover waits for proof: {}", listed(&whys));
+            self.plan.propose.push(Decision::AwaitProof { cluster: self.id, instances: untold, message });
+        }
+        None
+    }
+
+    /// Promotes the best replica of a group whose fenced members are all proved harmless.
+    fn promote(&mut self, group: &Headless, fenced: &[Fenced<'v, 'v>], proofs: Vec<Proven>) {
+        let own = || fenced.iter().filter(|(old, _)| old.instance.group == group.group);
+        let Some(since) = own().map(|(_, fence)| fence.since).max() else { return };
+        let chosen = own().find_map(|(_, fence)| fence.heir);
+        let Some(operation) = self.takeover_operation().map(|operation| operation.id) else { return };
+        let standing = chosen.and_then(|id| group.heirs.iter().find(|heir| heir.instance == id));
+        let Some(best) = standing.or(group.heirs.first()) else { return };
+        if standing.is_none() && !group.unheard.is_empty() && self.view.now.since(since) <= BETTER_COMES {
+            let text = format!(
+                "shard {}: instance {} could take over, but {} may have more and does not answer; it is waited for until {}",
+                group.group,
+                best.instance,
+                listed(&group.unheard),
+                since.plus(BETTER_COMES)
+            );
+            self.plan.wait(self.id, text);
+            self.plan.again_after(since, Millis(BETTER_COMES.0 + 1));
+            return;
+        }
+        let by_lease = own().any(|(old, _)| {
+            proofs.iter().any(|proven| {
+                proven.instance == old.instance.id && matches!(proven.proof, Proof::LeaseExpired { .. })
+            })
+        });
+        if by_lease && !self.detached(best) {
+            self.plan.wait(
+                self.id,
+                format!(
+                    "shard {}: instance {} may still hear the primary that it follows; it takes over {} s after its link is down",
+                    group.group,
+                    best.instance,
+                    DETACHED.0 / 1000
+                ),
+            );
+            self.plan.again_after(self.view.now, Millis::seconds(1));
+            return;
+        }
+        self.start(group, best.instance, proofs, operation);
+    }
+
+    fn detached(&self, heir: &Heir) -> bool {
+        heir.detached_since.is_some_and(|since| self.view.now.since(since) >= DETACHED)
+    }
+
+    fn start(&mut self, group: &Headless, heir: InstanceId, proofs: Vec<Proven>, operation: OperationId) {
+        let step = self.view.takeover(heir);
+        let same: Vec<_> = self
+            .state
+            .tasks_of(self.id)
+            .filter(|task| task.instance == heir && task.payload == step.payload)
+            .collect();
+        let runs = same.iter().any(|task| task.state == TaskState::Running);
+        let wait = same.iter().filter_map(|task| task.ended).max().map(|ended| (ended, tasks::pause(&same)));
+        let text = format!("shard {}: {} on instance {heir}", group.group, step.name);
+        if runs {
+            self.plan.wait(self.id, text);
+            return;
+        }
+        if let Some((ended, pause)) = wait
+            && self.view.now.since(ended) < pause
+        {
+            self.plan.wait(self.id, text);
+            self.plan.again_after(ended, pause);
+            return;
+        }
+        let task = NewTask {
+            id: TaskId::from_u128((self.ids)()),
+            instance: heir,
+            name: step.name,
+            payload: step.payload,
+        };
+        self.plan.propose.push(Decision::Takeover {
+            cluster: self.id,
+            group: group.group,
+            heir,
+            proofs,
+            operation,
+            task,
+        });
+    }
+}
