@@ -241,6 +241,21 @@ impl Layout {
     }
 }
 
+/// Data that would go from one group to another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Travel {
+    /// Who owns it.
+    pub from: GroupId,
+    /// Who shall.
+    pub to: GroupId,
+    /// How many of the engine's parts.
+    pub slots: u32,
+    /// About so many keys.
+    pub keys: u64,
+    /// About so much memory.
+    pub bytes: u64,
+}
+
 /// What a guest last reported about its engine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Report {

@@ -3,7 +3,7 @@
 
 use shardplane_proto::ids::{GroupId, InstanceId};
 
-use super::{ClusterSpec, Fact, GroupSpec, Layout, Report, valkey};
+use super::{ClusterSpec, Fact, GroupSpec, Layout, Report, Travel, valkey};
 use crate::{
     observed::{HostReport, MemberReport},
     resource::Resource,
@@ -221,6 +221,13 @@ impl ClusterView<'_> {
     pub fn moves(&self) -> bool {
         match self.spec {
             ClusterSpec::Valkey(_) => valkey::progress::of(self).is_some_and(|progress| progress.left > 0),
+        }
+    }
+
+    /// What would travel for a layout, as things are now.
+    pub fn travels(&self, layout: &Layout) -> Vec<Travel> {
+        match layout {
+            Layout::Valkey(layout) => valkey::travel::travels(self, layout),
         }
     }
 

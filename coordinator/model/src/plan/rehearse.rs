@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     command::{Command, Decision, Entry, Put},
-    engine::Role,
+    engine::{Role, Travel},
     observed::Observed,
     refusal::Refusal,
     resource::{Kind, Outcome, Resource},
@@ -90,6 +90,8 @@ pub struct RehearsedCluster {
     pub instances: Vec<Rehearsed>,
     /// How well spread it would be.
     pub outlook: Outlook,
+    /// Data that would travel between its groups.
+    pub travels: Vec<Travel>,
     /// What clients would notice, longest first.
     pub pauses: Vec<Pause>,
     /// What it would wait for, for people.
@@ -259,7 +261,18 @@ fn compare(
         Outcome::Failed { message } => Some(message.clone()),
         Outcome::Done | Outcome::InFlight => None,
     };
-    let pauses = pauses(&instances);
-    let waits = waits.into_iter().chain(failed).collect();
-    Some(RehearsedCluster { cluster: id, instances, outlook, pauses, waits })
+    let mut pauses = pauses(&instances);
+    let mut waits: Vec<String> = waits.into_iter().chain(failed).collect();
+    let travels = match if view.cluster.formed { view.layout() } else { Ok(None) } {
+        Ok(layout) => layout.map(|(layout, _)| view.travels(&layout)).unwrap_or_default(),
+        Err(why) => {
+            waits.push(why);
+            Vec::new()
+        }
+    };
+    if !travels.is_empty() {
+        let what = "slots move key by key while clients are redirected (ASK, MOVED); a key of many MB keeps both primaries busy for as long as it takes to copy";
+        pauses.push(Pause { what: what.to_owned(), milliseconds: 0 });
+    }
+    Some(RehearsedCluster { cluster: id, instances, outlook, travels, pauses, waits })
 }

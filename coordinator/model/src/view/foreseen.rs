@@ -9,7 +9,7 @@ use shardplane_proto::{
 
 use super::operator::host_name;
 use crate::{
-    engine::Role,
+    engine::{Role, Travel},
     observed::Observed,
     plan::{Fate, Question, Reach, Rehearsal, Rehearsed, RehearsedCluster, foresee_all},
     state::State,
@@ -87,6 +87,16 @@ pub fn change_plan(before: &State, id: ResourceId, rehearsal: &Rehearsal) -> v1:
     }
 }
 
+fn travel(travel: &Travel) -> v1::PlannedTravel {
+    v1::PlannedTravel {
+        from_shard_id: travel.from.to_string(),
+        to_shard_id: travel.to.to_string(),
+        slots: travel.slots,
+        keys: travel.keys,
+        bytes: travel.bytes,
+    }
+}
+
 fn changed(state: &State, cluster: &RehearsedCluster) -> v1::PlannedChange {
     let instance = |i: &Rehearsed| v1::PlannedInstance {
         id: if i.fate == Fate::New { String::new() } else { i.instance.to_string() },
@@ -121,7 +131,7 @@ fn changed(state: &State, cluster: &RehearsedCluster) -> v1::PlannedChange {
         anti_affinity_message: outlook.anti_affinity_message,
         primary_spread_ok: outlook.primary_spread_ok,
         primary_spread_message: outlook.primary_spread_message,
-        travels: Vec::new(),
+        travels: cluster.travels.iter().map(travel).collect(),
         pauses: cluster
             .pauses
             .iter()

@@ -6,7 +6,7 @@ use shardplane_model::{
     engine::Role,
     plan::{Fate, Reach, Rehearsal, rehearse},
     resource::{Outcome, User},
-    state::Sealed,
+    state::{OperationKind, Sealed},
     time::Timestamp,
     validate,
 };
@@ -52,7 +52,7 @@ fn comes_out_as_planned(world: &mut World, id: ResourceId, shards: usize, replic
     assert!(planned.waits.is_empty(), "{planned:#?}");
     let old = wanted(world, id);
     world.put_cluster(resource).unwrap();
-    world.settles(240);
+    world.settles(900);
     world.assert_whole(id);
     let now = wanted(world, id);
     let with = |fate: Fate| planned.instances.iter().filter(move |i| i.fate == fate);
@@ -138,4 +138,27 @@ fn a_plan_says_how_changed_parameters_reach_each_member() {
     let (restart, pauses) = reaches(&world, &[("io-threads", "2")]);
     assert!(restart.iter().all(|reach| *reach == Reach::Restart), "{restart:?}");
     assert!(pauses.len() == 1 && pauses[0].what.starts_with("each of 3 primaries hands over"), "{pauses:?}");
+}
+
+#[test]
+fn a_shard_more_and_a_shard_less_come_out_as_planned() {
+    let mut world = ready(5);
+    let id = world.create(0, 3, 1);
+    world.settles(60);
+    let travelling =
+        |rehearsal: &Rehearsal| rehearsal.clusters[0].travels.iter().map(|travel| travel.slots).sum::<u32>();
+    let goal = |world: &World| {
+        let moves = world.leader.state.operations.values().filter(|o| o.kind == OperationKind::Reshard);
+        moves.last().and_then(|operation| operation.goal.as_ref()).map(|goal| goal.amount)
+    };
+    let more = comes_out_as_planned(&mut world, id, 4, 1);
+    assert!(travelling(&more) >= 4096 && travelling(&more) <= 5462, "{more:#?}");
+    assert_eq!(goal(&world), Some(travelling(&more).into()));
+    assert!(more.clusters[0].pauses.iter().any(|pause| pause.what.contains("slots move")));
+    let new: Vec<_> = more.clusters[0].instances.iter().filter(|i| i.fate == Fate::New).collect();
+    assert!(new.len() == 2 && new.iter().any(|i| i.role == Role::Primary), "{new:?}");
+    let less = comes_out_as_planned(&mut world, id, 3, 1);
+    assert_eq!(goal(&world), Some(travelling(&less).into()));
+    let goes: Vec<_> = less.clusters[0].instances.iter().filter(|i| i.fate == Fate::Goes).collect();
+    assert!(goes.len() == 2 && goes.iter().all(|i| i.index.is_none()), "{goes:?}");
 }

@@ -14,6 +14,7 @@ pub mod spec;
 pub mod status;
 pub mod takeover;
 pub mod tasks;
+pub mod travel;
 
 /// Hash slots of a cluster.
 pub const SLOTS: u32 = 16_384;
