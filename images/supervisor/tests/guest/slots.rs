@@ -160,10 +160,14 @@ fn a_move_survives_the_death_of_anyone() {
             // The dead one's shard gets another primary first.
             let (shard, dead) = if victim == "target" { ([1, 4], target) } else { ([0, 3], source) };
             let heir = shard.into_iter().find(|n| *n != dead).unwrap();
-            cluster.guests[heir]
+            let report = cluster.guests[heir]
                 .engine("the heir's role", |r| r.role == "master" && r.cluster_state == "ok")
                 .await;
             cluster.bring(&format!("after-{victim}"), ([0, 3], [1, 4]), slots).await;
+            // What the coordinator tells a member when it sees another in its office.
+            cluster.guests[dead]
+                .configure(round as u64 + 2, |config| config.other_primary_epoch = report.config_epoch)
+                .await;
             // One that comes back when its slots went to two others may be a primary of nothing, which the coordinator makes a
             // replica.
             let back = cluster.guests[dead]

@@ -17,6 +17,9 @@ use crate::engine::Hold;
 /// What a failover may take beyond the timeouts: the vote's delay and its rounds.
 const VOTE: Duration = Duration::from_secs(5);
 
+/// What a node with importing marks waits besides: it must not start before it is told of an heir, see `imports`.
+const NEWS: Duration = Duration::from_secs(15);
+
 const OLDER: &str = "this node was a primary: its replicas get the time to take over before it starts";
 const EMPTY: &str = "this node was a primary with its data in memory only, and the data is lost: if it started now, \
     its replicas would erase their copies. It starts when the coordinator sees another primary of its shard. If none \
@@ -28,14 +31,16 @@ const EMPTY: &str = "this node was a primary with its data in memory only, and t
 /// come back empty. An empty nodes.conf is a first start.
 pub fn hold(nodes_conf: &str, config: &ValkeyConfig) -> Option<Hold> {
     let was_primary = |node: &parse::Node| node.is("myself") && node.is("master") && !node.slots.is_empty();
-    let epoch = parse::nodes(nodes_conf).into_iter().find(was_primary)?.config_epoch;
+    let own = parse::nodes(nodes_conf).into_iter().find(was_primary)?;
     // A primary that the coordinator knew before this one was elected is no successor.
-    if !config.has_replicas || config.other_primary_epoch > epoch {
+    if !config.has_replicas || config.other_primary_epoch > own.config_epoch {
         return None;
     }
     let node_timeout = Duration::from_millis(config.node_timeout_ms.into());
+    let imports = own.open.iter().any(|(_, mark)| matches!(mark, parse::Mark::ImportingFrom(_)));
+    let news = if imports { NEWS } else { Duration::ZERO };
     Some(match config.persistent {
-        true => Hold { length: Some(node_timeout * 2 + VOTE), why: OLDER },
+        true => Hold { length: Some(node_timeout * 2 + VOTE + news), why: OLDER },
         false => Hold { length: None, why: EMPTY },
     })
 }
@@ -63,6 +68,8 @@ vars currentEpoch 2 lastVoteEpoch 0
     fn a_primary_with_slots_and_replicas_is_held() {
         let held = hold(PRIMARY, &config()).unwrap();
         assert_eq!(held.length, Some(Duration::from_secs(15)));
+        let imports = PRIMARY.replace("[100->-", "[9000-<-");
+        assert_eq!(hold(&imports, &config()).unwrap().length, Some(Duration::from_secs(30)));
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod conf;
 mod control;
 mod directives;
 mod hold;
+mod imports;
 mod mend;
 mod parse;
 mod perform;
@@ -130,7 +131,7 @@ impl Engine for Valkey {
         directory(Path::new(DATA_DIR), 0o700, ENGINE_UID)?;
         directory(Path::new(LOG_DIR), 0o755, 0)?;
         self.write_conf()?;
-        let nodes = match fs::read_to_string(NODES_CONF) {
+        let mut nodes = match fs::read_to_string(NODES_CONF) {
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
             read => read.map_err(file_error("read", Path::new(NODES_CONF)))?,
         };
@@ -139,6 +140,14 @@ impl Engine for Valkey {
                 "nodes.conf has replicas with another shard id than their primary: they get the primary's"
             );
             replace(Path::new(NODES_CONF), &mended)?;
+            nodes = mended;
+        }
+        if let Some(text) = imports::without_imports(&nodes, &self.config) {
+            tracing::warn!(
+                "another primary took over: slots that were on their way here are no longer marked"
+            );
+            replace(Path::new(NODES_CONF), &text)?;
+            nodes = text;
         }
         Ok(hold::hold(&nodes, &self.config))
     }
