@@ -2,13 +2,15 @@
 
 use std::{
     fs, io,
+    path::Path,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
 };
 
 use futures::future::BoxFuture;
+use openraft::storage::RaftLogStorage as _;
 use redb::{Builder, Database, DatabaseError, StorageBackend, backends::InMemoryBackend};
 
 use super::{
@@ -17,13 +19,16 @@ use super::{
 use crate::raft::{
     Raft, Role, Storage, Timing,
     disk::{AnyFile, Directory, Disk},
+    log::{LogStore, TAIL_ENTRIES},
+    types::Vote,
 };
 
-/// A disk whose fsync fails from some moment on.
+/// A disk whose fsync fails from some moment on, and which knows what it would have kept in a power cut.
 #[derive(Debug)]
 struct Failing {
     disk: InMemoryBackend,
     broken: Arc<AtomicBool>,
+    kept: Arc<Mutex<Vec<u8>>>,
 }
 
 impl StorageBackend for Failing {
@@ -43,6 +48,9 @@ impl StorageBackend for Failing {
         if self.broken.load(Ordering::Acquire) {
             return Err(io::Error::other("the disk lost a write"));
         }
+        let mut now = vec![0; usize::try_from(self.disk.len()?).unwrap()];
+        self.disk.read(0, &mut now)?;
+        *self.kept.lock().unwrap() = now;
         self.disk.sync_data()
     }
 
@@ -56,11 +64,24 @@ impl StorageBackend for Failing {
 struct FailingLog {
     files: Directory,
     broken: Arc<AtomicBool>,
+    kept: Arc<Mutex<Vec<u8>>>,
+}
+
+impl FailingLog {
+    fn new(dir: &Path) -> Self {
+        let files = Directory::new(dir.to_owned());
+        Self { files, broken: Arc::default(), kept: Arc::default() }
+    }
 }
 
 impl Disk for FailingLog {
     fn log(&self, builder: &Builder, _: Storage) -> Result<Database, DatabaseError> {
-        builder.create_with_backend(Failing { disk: InMemoryBackend::new(), broken: self.broken.clone() })
+        let (broken, kept) = (self.broken.clone(), self.kept.clone());
+        let disk = InMemoryBackend::new();
+        let before = kept.lock().unwrap().clone();
+        disk.set_len(before.len() as u64)?;
+        disk.write(0, &before)?;
+        builder.create_with_backend(Failing { disk, broken, kept })
     }
 
     fn open(&self, name: &str) -> io::Result<AnyFile> {
@@ -95,10 +116,10 @@ impl Disk for FailingLog {
 #[tokio::test]
 async fn sch_10_a_failed_fsync_stops_the_member_before_it_answers() {
     let dir = tempfile::tempdir().unwrap();
-    let broken = Arc::new(AtomicBool::new(false));
     let mut config = config(1, dir.path(), "127.0.0.1:1", Storage::New);
-    let files = Directory::new(dir.path().to_owned());
-    config.disk = Arc::new(FailingLog { files, broken: broken.clone() });
+    let disk = Arc::new(FailingLog::new(dir.path()));
+    let broken = disk.broken.clone();
+    config.disk = disk;
     let raft = Raft::open(config).await.unwrap();
     raft.initialize().await.unwrap();
     until("it leads", || leads(&raft)).await;
@@ -114,6 +135,23 @@ async fn sch_10_a_failed_fsync_stops_the_member_before_it_answers() {
     assert!(reason.contains("the disk lost a write"), "{reason}");
     assert!(raft.propose(vec![add_token(3)]).await.is_err());
     raft.stop().await;
+}
+
+#[tokio::test]
+async fn sch_10_a_vote_that_was_given_is_given_after_a_power_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Arc::new(FailingLog::new(dir.path()));
+    for term in 1..=3 {
+        let storage = if term == 1 { Storage::New } else { Storage::Existing };
+        let mut log = LogStore::open(disk.clone(), 1, storage, TAIL_ENTRIES).unwrap();
+        let before = (term > 1).then(|| Vote::new(term - 1, 7));
+        assert_eq!(log.read_vote().await.unwrap(), before, "it could vote again in the same term");
+        log.save_vote(&Vote::new(term, 7)).await.unwrap();
+        // The power fails: what is not synced is gone; closing the file comes too late.
+        let kept = disk.kept.lock().unwrap().clone();
+        drop(log);
+        *disk.kept.lock().unwrap() = kept;
+    }
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ mod chaos;
 mod disk;
 mod entropy;
 mod files;
+mod hosts;
 mod member;
 mod members;
 mod net;
@@ -108,6 +109,7 @@ fn replay() {
             "the_leader_leaves_and_crashes" => members::the_leader_leaves_and_crashes(),
             "a_leaving_leader_crashes_at_once" => members::a_leaving_leader_crashes_at_once(seed),
             "two_voters_one_down" => members::two_voters_one_down(),
+            "a_leader_is_cut_off" => hosts::a_leader_is_cut_off(seed),
             _ => live(seed, members),
         };
         world.shown()
