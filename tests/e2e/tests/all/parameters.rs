@@ -93,8 +93,12 @@ fn val_11_parameters_reach_every_member_under_a_writer() {
             other => Err(format!("{other:?}")),
         };
         wait_until("the engine's refusal in the status", SOON, shown)?;
-        let operations = cluster.operations()?;
-        ensure!(operations.contains(&("Rollout".to_owned(), "failed".to_owned())), "{operations:?}");
+        let failed = ("rollout".to_owned(), "failed".to_owned());
+        let halted = || match cluster.operations() {
+            Ok(operations) if operations.contains(&failed) => Ok(()),
+            other => Err(format!("{other:?}")),
+        };
+        wait_until("the rollout halting", SOON, halted)?;
 
         // Another set, then none: what no set holds has its default again.
         put(&cluster, &second, &json!({"hz": "20", "io-threads": "2"}))?;
