@@ -384,6 +384,9 @@ fn a_cancelled_move_stays_where_it_is_and_the_same_spec_goes_on() {
     let mut scene = Scene::new(50, 4, 3, 1);
     scene.put(4);
     scene.until_moved(1200);
+    scene.until(60, "a slot is half way", |scene| {
+        scene.world.nodes_of(scene.id).iter().any(|node| !node.migrating.is_empty())
+    });
     let operation = scene.cancel();
     let Outcome::Failed { message } = scene.outcome() else { panic!("{:?}", scene.outcome()) };
     assert!(
