@@ -384,10 +384,15 @@ fn a_cancelled_move_stays_where_it_is_and_the_same_spec_goes_on() {
     let mut scene = Scene::new(50, 4, 3, 1);
     scene.put(4);
     scene.until_moved(1200);
-    scene.until(60, "a slot is half way", |scene| {
-        scene.world.nodes_of(scene.id).iter().any(|node| !node.migrating.is_empty())
-    });
+    let half_way =
+        |scene: &Scene| scene.world.nodes_of(scene.id).iter().any(|node| !node.migrating.is_empty());
+    scene.until(60, "a slot is half way", half_way);
+    // The task breaks off there, and somebody cancels before it is tried again.
+    scene.world.mesh.refuses = true;
+    scene.run(1);
     let operation = scene.cancel();
+    assert!(half_way(&scene));
+    scene.world.mesh.refuses = false;
     let Outcome::Failed { message } = scene.outcome() else { panic!("{:?}", scene.outcome()) };
     assert!(
         message.contains("cancelled by tester") && message.contains("put the same spec again"),
