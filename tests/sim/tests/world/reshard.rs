@@ -384,8 +384,10 @@ fn a_cancelled_move_stays_where_it_is_and_the_same_spec_goes_on() {
     let mut scene = Scene::new(50, 4, 3, 1);
     scene.put(4);
     scene.until_moved(1200);
-    let half_way =
-        |scene: &Scene| scene.world.nodes_of(scene.id).iter().any(|node| !node.migrating.is_empty());
+    let half_way = |scene: &Scene| {
+        let nodes = scene.world.nodes_of(scene.id);
+        nodes.iter().any(|node| node.primary.is_none() && !node.importing.is_empty())
+    };
     scene.until(60, "a slot is half way", half_way);
     // The task breaks off there, and somebody cancels before it is tried again.
     scene.world.mesh.refuses = true;
@@ -533,6 +535,22 @@ fn drains_wait_for_slots_on_their_way() {
     scene.until(400, "drained", |scene| scene.world.drained(host));
     scene.settles(300);
     scene.assert_even(4);
+}
+
+#[test]
+fn slots_that_a_successor_never_heard_of_come_to_it() {
+    let mut scene = Scene::new(98, 4, 3, 1);
+    let nodes = scene.nodes_of(shard(scene.id, 0));
+    let (primary, replica, other) = (nodes[0], nodes[1], scene.nodes_of(shard(scene.id, 1))[0]);
+    let first = scene.world.mesh.nodes[&primary].owns(primary)[0].0;
+    // Its primary got them a moment before, from another shard.
+    let heir = scene.world.mesh.nodes.get_mut(&replica).unwrap();
+    heir.slots.set(first, first + 600, other);
+    let instance = heir.instance;
+    scene.world.take_over(instance);
+    scene.settles(200);
+    scene.assert_even(3);
+    assert_eq!(scene.owner(first), replica);
 }
 
 #[test]
