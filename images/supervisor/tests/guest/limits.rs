@@ -23,16 +23,20 @@ use crate::{
 fn one_large_hash() {
     isolated("limits::one_large_hash", async |image| {
         let dir = tempfile::tempdir().unwrap();
-        let patient = |config: &mut ValkeyConfig| config.node_timeout_ms = 1500;
+        // The engines have the patience of the end from the start, the supervisor believes in less.
+        let patient = |config: &mut ValkeyConfig| {
+            config.node_timeout_ms = 1500;
+            config.directives.push(directive("cluster-node-timeout", "15000"));
+        };
         let cluster = Cluster::form(&image, dir.path(), 3, patient).await;
         let key = format!("large:{{{}}}", tag(0));
         let mut owner = cluster.direct(0).await;
         owner.set_response_timeout(Duration::from_secs(20));
         let script = "for n = tonumber(ARGV[1]), tonumber(ARGV[2]) do server.call('HSET', KEYS[1], 'field:' .. n, 'value:' .. n) end";
         const FIELDS: u64 = 1_500_000;
-        for start in (1..=FIELDS).step_by(20_000) {
+        for start in (1..=FIELDS).step_by(5_000) {
             let mut fill = redis::cmd("EVAL");
-            fill.arg(script).arg(1).arg(&key).arg(start).arg(start + 19_999);
+            fill.arg(script).arg(1).arg(&key).arg(start).arg(start + 4_999);
             let () = fill.query_async(&mut owner).await.unwrap();
         }
         // As configured 1.5 seconds: too large to be moved, which is told before the slot is opened.

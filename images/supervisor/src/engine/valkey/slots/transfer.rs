@@ -35,8 +35,9 @@ use crate::engine::{EngineError, valkey::control::says};
 /// How often a batch is sent while the target does not answer.
 const TRIES: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// For how long clients wait with writes for the next try, when a target does not even let its connections be closed.
-const FREEZE: Duration = Duration::from_secs(2);
+/// For how long clients wait with writes for the next try, should this supervisor not take that back: longer than it waits itself
+/// for a target that does not even let its connections be closed.
+const FREEZE: Duration = Duration::from_secs(10);
 /// Keys that may be on their way to the replicas of both nodes.
 const CONFIRMED_AFTER: usize = batch::MOST_KEYS;
 /// Keys that are weighed before a slot is opened.
