@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use shardplane_harness::ValkeyClient;
 
 /// Number of slots of a cluster.
-const SLOTS: u32 = 16_384;
+pub const SLOTS: u32 = 16_384;
 
 /// A line of `CLUSTER NODES`.
 #[derive(Debug, Clone)]
@@ -26,13 +26,16 @@ pub struct Node {
     pub connected: bool,
     /// First and last slot of each range.
     pub slots: Vec<(u32, u32)>,
+    /// Slots that it marks as on their way, as it writes them; of the node that was asked only.
+    pub open: Vec<String>,
 }
 
 fn node(line: &str) -> Option<Node> {
     let mut words = line.split_whitespace();
     let (id, address, flags, primary) = (words.next()?, words.next()?, words.next()?, words.next()?);
     let (epoch, link) = (words.nth(2)?, words.next()?);
-    let slots = words.filter(|word| !word.starts_with('[')).map(|range| {
+    let (open, ranges): (Vec<&str>, Vec<&str>) = words.partition(|word| word.starts_with('['));
+    let slots = ranges.into_iter().map(|range| {
         let (start, end) = range.split_once('-').unwrap_or((range, range));
         Some((start.parse().ok()?, end.parse().ok()?))
     });
@@ -44,6 +47,7 @@ fn node(line: &str) -> Option<Node> {
         epoch: epoch.parse().ok()?,
         connected: link == "connected",
         slots: slots.collect::<Option<_>>()?,
+        open: open.into_iter().map(str::to_owned).collect(),
     })
 }
 
@@ -67,7 +71,7 @@ pub fn role(client: &mut ValkeyClient, endpoint: &str) -> Result<String> {
 }
 
 /// Checks that every node says `cluster_state:ok` and has the same sound table: exactly these members, nobody failing, every slot
-/// owned once and in contiguous even ranges, epochs of the `shards` primaries distinct. Answers the node ids by endpoint.
+/// owned once and in contiguous even ranges, none on its way, epochs of the `shards` primaries distinct. Answers the node ids by endpoint.
 ///
 /// # Errors
 /// Says which node says what.
@@ -90,6 +94,7 @@ pub fn agree(
         for node in &table {
             let sound = node.connected && !node.flags.iter().any(|flag| flag.starts_with("fail"));
             ensure!(sound && !node.flags.contains("handshake"), "{member} says about {}: {node:?}", node.id);
+            ensure!(node.open.is_empty(), "{member} marks slots: {node:?}");
         }
         let owners: Vec<&Node> = table.iter().filter(|node| !node.slots.is_empty()).collect();
         ensure!(owners.len() == shards, "{member} knows {} owners of slots: {owners:?}", owners.len());

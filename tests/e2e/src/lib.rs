@@ -1,10 +1,11 @@
 //! What the end-to-end tests share beyond the harness. In: a world. Out: clusters in it as a user makes them ([`Cluster`]), what
-//! their engines say themselves ([`engine`]), processes to kill ([`process`]) and what lies about on hosts ([`Inventory`]).
+//! their engines say themselves ([`engine`], [`slots`]), processes to kill ([`process`]) and what lies about on hosts ([`Inventory`]).
 
 mod cluster;
 pub mod engine;
 mod inventory;
 pub mod process;
+pub mod slots;
 mod stage;
 
 pub use self::{
