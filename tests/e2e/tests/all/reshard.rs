@@ -144,10 +144,15 @@ fn stay_until_empty(
 
 /// The product and all engines agree that everything is where it shall be: one range a shard.
 pub fn settled(cluster: &Cluster<'_>) -> Result<()> {
+    // Primaries that met on a host by failovers are parted when no slot moves any more.
+    let spread = || match cluster.status() {
+        Ok(status) if status["antiAffinityOk"] == true && status["primarySpreadOk"] == true => Ok(()),
+        other => Err(format!("{other:?}")),
+    };
+    wait_until("the cluster being spread", REPAIR, spread)?;
     cluster.wait_whole(SOON)?;
     cluster.wait_agreed(SOON)?;
     let status = cluster.status()?;
-    ensure!(status["antiAffinityOk"] == true && status["primarySpreadOk"] == true, "{status}");
     let mut next = 0;
     let mut shards = status["shards"].as_array().cloned().unwrap_or_default();
     shards.sort_by_key(|shard| shard["slotStart"].as_i64());

@@ -52,7 +52,7 @@ fn val_8_a_large_key_is_told_of_and_arrives_whole() {
         println!("{note}");
         let told = note.contains(" MiB: moving it stops both primaries for about ") && note.ends_with(" s");
         ensure!(told, "the note has no size or no pause: {note}");
-        let took = cluster.api.settle("valkey", &request, REPAIR)?;
+        let took = cluster.api.settle("valkey", &request, 2 * REPAIR)?;
         measured(format!("4 to 3 shards with a hash of {FIELDS} fields"), took);
         settled(&cluster)?;
         gone(world, &cluster, &leaving)?;
@@ -211,7 +211,7 @@ fn val_10_a_move_that_fails_says_why_halts_and_goes_on_when_put_right() {
         ensure!(failed(&reply.body) == tries, "it went on after it had halted: {reply:?}");
         failed_as_cancelled(&cluster, &request)?;
         allow_migrate(&cluster, true)?;
-        let took = cluster.api.apply("valkey", &cluster.manifest, REPAIR)?;
+        let took = cluster.api.apply("valkey", &cluster.manifest, 2 * REPAIR)?;
         measured("the same spec again, after putting right", took);
         settled(&cluster)?;
         closed(&cluster, "old", 5000)
