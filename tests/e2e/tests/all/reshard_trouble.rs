@@ -195,7 +195,9 @@ fn val_10_a_move_that_fails_says_why_halts_and_goes_on_when_put_right() {
         measured("refused move: halted", took);
         let failed = |operation: &Value| {
             let steps = operation["steps"].as_array().cloned().unwrap_or_default();
-            steps.iter().filter(|step| step["phase"] == "failed").count()
+            // Slots without keys went before the first one that is refused; the same step is tried again after that.
+            let last = steps.last().map(|step| step["name"].clone());
+            steps.iter().filter(|s| s["phase"] == "failed" && Some(&s["name"]) == last.as_ref()).count()
         };
         let tries = failed(&operation);
         ensure!((2..=8).contains(&tries), "{tries} tries: {operation}");
