@@ -1,6 +1,7 @@
 //! What the end-to-end tests share beyond the harness. In: a world. Out: clusters in it as a user makes them ([`Cluster`]), what
 //! their engines say themselves ([`engine`], [`slots`]), processes to kill ([`process`]) and what lies about on hosts ([`Inventory`]).
 
+mod change;
 mod cluster;
 pub mod engine;
 mod inventory;

@@ -8,8 +8,10 @@ use shardplane_harness::WorldOptions;
 
 use crate::{REPAIR, SOON, story::writer};
 
+/// All machines stop and start. Instances keep their addresses for good in this product, so what nodes remember of each other stays true;
+/// each is given its own by its supervisor before it starts.
 #[test]
-fn host_16_sch_10_a_site_that_lost_its_power_comes_back_without_hands() {
+fn host_16_sch_10_val_4_a_site_that_lost_its_power_comes_back_without_hands() {
     on_stage(WorldOptions { lost_after_s: 10, ..WorldOptions::named("power") }, |world| {
         let (cluster, _) = Cluster::create(world, &Shape::of(3, 1))?;
         let before = cluster.wait_agreed(SOON)?;
