@@ -91,3 +91,42 @@ fn two_vpcs_with_the_same_addresses_never_meet() -> Result<()> {
     assert!(red[0].connect(blue[1].machine.ipv4, port).is_err());
     Ok(())
 }
+
+/// A port that is cut passes nothing in either direction, whatever is behind it, and passes everything when it is opened again.
+#[test]
+fn a_cut_port_passes_nothing_and_opens_again() -> Result<()> {
+    if !able() {
+        return Ok(());
+    }
+    let lab = Lab::new(2)?;
+    let mut vpc = Vpc::new(120, &[0, 0, 1]);
+    let ensure = |vpc: &Vpc| -> Result<()> {
+        for (number, host) in lab.hosts.iter().enumerate() {
+            host.ensure(&network(number, &[vpc]))?;
+        }
+        Ok(())
+    };
+    ensure(&vpc)?;
+    let guests: Vec<Guest> =
+        vpc.machines.iter().map(|m| Guest::boot(&lab.hosts[m.host], m)).collect::<Result<_>>()?;
+    let listeners = guests.iter().map(Guest::listen).collect::<Result<Vec<_>>>()?;
+    let ports = listeners.iter().map(|one| Ok(one.local_addr()?.port())).collect::<Result<Vec<_>>>()?;
+    let connects = |from: usize, to: usize| {
+        let limit = Duration::from_millis(700);
+        guests[from].connect_within(guests[to].machine.ipv4, ports[to], limit).is_ok()
+    };
+    let pairs = [(0, 1), (1, 0), (0, 2), (2, 0)];
+    assert!(pairs.iter().all(|(from, to)| connects(*from, *to)), "before the cut");
+    vpc.machines[0].cut = true;
+    ensure(&vpc)?;
+    for (from, to) in pairs {
+        assert!(!connects(from, to), "{from} reaches {to} through a port that is cut");
+    }
+    assert!(connects(1, 2) && connects(2, 1), "the others are not concerned");
+    ensure(&vpc)?;
+    assert!(!connects(0, 1), "once more is as good as once");
+    vpc.machines[0].cut = false;
+    ensure(&vpc)?;
+    assert!(pairs.iter().all(|(from, to)| connects(*from, *to)), "after it was opened");
+    Ok(())
+}

@@ -22,9 +22,8 @@ const NEWS: Duration = Duration::from_secs(15);
 
 const OLDER: &str = "this node was a primary: its replicas get the time to take over before it starts";
 const EMPTY: &str = "this node was a primary with its data in memory only, and the data is lost: if it started now, \
-    its replicas would erase their copies. It starts when the coordinator sees another primary of its shard. If none \
-    appears, look at the shard's replicas: one that runs takes over with CLUSTER FAILOVER TAKEOVER. If no replica has the \
-    data any more, delete the cluster and create it anew";
+    its replicas would erase their copies. It starts when the coordinator sees another primary of its shard, which the \
+    engine elects or the coordinator promotes. If no replica has the data any more, delete the cluster and create it anew";
 
 /// Some when nodes.conf says that this node was a primary with slots, somebody could take over and nobody has: for two
 /// node timeouts (one until it is suspected, one for the majority to agree) and the vote, or without an end when it would
