@@ -148,8 +148,8 @@ fn a_shard_more_and_a_shard_less_come_out_as_planned() {
     let travelling =
         |rehearsal: &Rehearsal| rehearsal.clusters[0].travels.iter().map(|travel| travel.slots).sum::<u32>();
     let goal = |world: &World| {
-        let moves = world.leader.state.operations.values().filter(|o| o.kind == OperationKind::Reshard);
-        moves.last().and_then(|operation| operation.goal.as_ref()).map(|goal| goal.amount)
+        let mut moves = world.leader.state.operations.values().filter(|o| o.kind == OperationKind::Reshard);
+        moves.next_back().and_then(|operation| operation.goal.as_ref()).map(|goal| goal.amount)
     };
     let more = comes_out_as_planned(&mut world, id, 4, 1);
     assert!(travelling(&more) >= 4096 && travelling(&more) <= 5462, "{more:#?}");
