@@ -12,6 +12,7 @@ mod leave;
 mod liveness;
 mod outlook;
 mod place;
+mod proof;
 mod rebalance;
 mod rehearse;
 mod replace;
