@@ -46,7 +46,7 @@ pub struct Directive {
 }
 
 /// The oldest version with images.
-const FIRST: (u32, u32) = (7, 2);
+pub const FIRST: (u32, u32) = (7, 2);
 
 const fn live(name: &'static str, default: &'static str, allowed: Allowed) -> Directive {
     Directive { name, default, allowed, class: Class::Live, since: FIRST }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::directives::{Allowed, Class, DIRECTIVES, Directive, FORBIDDEN};
+use super::directives::{Allowed, Class, DIRECTIVES, Directive, FIRST, FORBIDDEN};
 use crate::refusal::Violation;
 
 /// Major and minor of an engine version; none when it is not `8.1` or `8.1.1`.
@@ -12,9 +12,11 @@ fn release(version: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// Whether a version knows it; one that cannot be read counts as the newest.
+/// Whether a version knows it. One that cannot be read, or that is older than all there are, counts as the newest: it is not judged at
+/// submit, as the API promises, and fails when no image has it.
 fn known(directive: &Directive, version: Option<&str>) -> bool {
-    version.and_then(release).is_none_or(|release| release >= directive.since)
+    let release = version.and_then(release).filter(|release| *release >= FIRST);
+    release.is_none_or(|release| release >= directive.since)
 }
 
 fn find(name: &str) -> Option<&'static Directive> {
@@ -210,7 +212,9 @@ mod tests {
     #[test]
     fn a_version_has_its_own_directives() {
         let set = of(&[("commandlog-reply-larger-than", "1"), ("hz", "20")]);
-        assert_eq!(check(&set, Some("8.1.9")), []);
+        for fits in ["8.1.9", "0.0.0", "next"] {
+            assert_eq!(check(&set, Some(fits)), [], "{fits}");
+        }
         let refused = check(&set, Some("8.0.1"));
         let text = "is not known to version 8.0.1; versions from 8.1 on have it";
         assert_eq!(refused, [Violation::new("spec.parameters.commandlog-reply-larger-than", text)]);
