@@ -23,6 +23,7 @@ mod reshard_trouble;
 mod spread;
 mod storm;
 mod story;
+mod takeover;
 
 use std::time::Duration;
 
