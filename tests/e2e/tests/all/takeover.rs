@@ -25,8 +25,9 @@ fn leads(client: &mut ValkeyClient, replica: &Instance, deadline: Duration) -> R
     Ok(wait_until(&format!("{} taking over", replica.endpoint), deadline, is_master)?.1)
 }
 
-/// The operation that promoted them, with a proof told in an event for each.
-fn taken_over(cluster: &Cluster<'_>, shards: usize) -> Result<()> {
+/// The operation that promoted the first of them, with the proofs told in an event; once a majority is there again the engine elects
+/// the others itself.
+fn taken_over(cluster: &Cluster<'_>) -> Result<()> {
     let ended = || match cluster.operation("takeover") {
         Ok(operation) if operation["phase"] == "succeeded" => Ok(()),
         Ok(operation) => Err(operation.to_string()),
@@ -35,7 +36,7 @@ fn taken_over(cluster: &Cluster<'_>, shards: usize) -> Result<()> {
     wait_until("the takeover having ended", SOON, ended)?;
     let events = cluster.api.items("events", &cluster.id)?;
     let told = |reason: &str| events.iter().filter(|event| event["reason"] == reason).count();
-    ensure!(told("Fenced") >= 1 && told("TakenOver") == shards, "{events:?}");
+    ensure!(told("Fenced") >= 1 && told("TakenOver") >= 1, "{events:?}");
     Ok(())
 }
 
@@ -61,7 +62,7 @@ fn val_3_two_of_three_primaries_die_at_the_same_instant() {
         cluster.wait_whole(SOON)?;
         measured("two of three primaries killed: whole again", start.elapsed());
         ensure!(cluster.wait_agreed(SOON)? == before, "a node id changed");
-        taken_over(&cluster, 2)?;
+        taken_over(&cluster)?;
         nothing_lost(&cluster, writer)
     });
 }
@@ -87,7 +88,7 @@ fn a_single_shard_whose_primary_dies_with_its_host_is_taken_over_when_the_lease_
         measured("host of a single shard's primary killed: its replica leads", start.elapsed());
         cluster.wait_whole(PROVED)?;
         measured("host of a single shard's primary killed: whole again", start.elapsed());
-        taken_over(&cluster, 1)?;
+        taken_over(&cluster)?;
         world.start_host(primary.host)?;
         let gone = || match cluster.all_instances() {
             Ok(known) if known.iter().all(|i| i.id != primary.id) => Ok(()),
