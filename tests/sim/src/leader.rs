@@ -14,7 +14,7 @@ use shardplane_model::{
 };
 use shardplane_proto::ids::{Generation, HostId, TaskId};
 
-use super::{clock::Clock, host::SimHost, mesh::Mesh, rng::Rng, world::STEP};
+use super::{clock::Clock, host::SimHost, mesh::Mesh, rng::Rng, trace::Trace, world::STEP};
 
 /// Decisions of a former leader come at most that late, in steps.
 const LATE: u64 = 60;
@@ -30,6 +30,7 @@ pub struct Leader {
     pub ids: u64,
     /// Every decision that the log accepted, with its time.
     pub decided: Vec<(u64, Decision)>,
+    pub trace: Trace,
     pub clock: Clock,
     /// Hosts report every so many milliseconds.
     pub reports_every: u64,
@@ -63,6 +64,7 @@ impl Leader {
             last: Plan::default(),
             ids: 0,
             decided: Vec::new(),
+            trace: Trace::default(),
             clock: Clock::right(),
             reports_every: STEP,
             deposed: None,
@@ -110,6 +112,7 @@ impl Leader {
             assert!(risen, "a generation went back");
         }
         for (command, answer) in entry.commands.iter().zip(&answers) {
+            self.trace.line(now, format!("{command:?} -> {answer:?}"));
             if let (Command::Decide(decision), Ok(_)) = (command, answer) {
                 self.decided.push((now, decision.clone()));
             }

@@ -3,9 +3,12 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 pub mod agent;
+pub mod campaign;
 pub mod check;
+pub mod clients;
 pub mod clock;
 pub mod ear;
+pub mod faults;
 pub mod fencing;
 pub mod gossip;
 pub mod host;
@@ -19,8 +22,13 @@ pub mod perform;
 pub mod replication;
 pub mod report;
 pub mod rng;
+pub mod safety;
 pub mod settings;
 pub mod slot_table;
+pub mod story;
+pub mod trace;
 pub mod truth;
+pub mod users;
+pub mod watch;
 pub mod wire;
 pub mod world;

@@ -47,6 +47,8 @@ pub struct Machine {
     /// Tasks that wait for their moment, or go on.
     pub jobs: BTreeMap<TaskId, Job>,
     pub outcomes: BTreeMap<TaskId, Ended>,
+    /// Of the spec whose directives the engine was told.
+    set_generation: u64,
     /// In force.
     pub config_generation: u64,
     /// Under which the running engine was started.
@@ -120,7 +122,7 @@ impl Machine {
     fn follow(
         &mut self,
         id: InstanceId,
-        Wanted { spec, config, .. }: &Wanted,
+        Wanted { spec, config, generation }: &Wanted,
         may_start: bool,
         fails: bool,
         around: &mut Around<'_>,
@@ -146,8 +148,11 @@ impl Machine {
         }
         let Some(node) = self.node else { return };
         let refuses = &around.mesh.refuses_directives;
-        if let Some(engine) = around.mesh.nodes.get_mut(&node) {
-            engine.directives.set(&config.directives, refuses);
+        if self.set_generation != *generation || around.now.is_multiple_of(1_000) {
+            if let Some(engine) = around.mesh.nodes.get_mut(&node) {
+                engine.directives.set(&config.directives, refuses);
+            }
+            self.set_generation = *generation;
         }
         self.config_generation = spec.config_generation;
         if self.restart(spec.restart_generation, config, around) {
@@ -168,6 +173,23 @@ impl Machine {
                 self.outcomes.insert(task_id, ended);
                 self.jobs.remove(&task_id);
             }
+        }
+    }
+
+    /// Its engine ends by itself: the supervisor starts it again.
+    pub fn engine_dies(&mut self, mesh: &mut Mesh, now: u64) {
+        if let Some(node) = self.node_mut(mesh).filter(|node| node.up) {
+            node.end();
+            self.stopped();
+            self.ready_at = Some(now + 500);
+        }
+    }
+
+    /// The machine ends by itself: its host starts it again.
+    pub fn dies(&mut self, mesh: &mut Mesh) {
+        if let Some(node) = self.node_mut(mesh).filter(|node| node.up) {
+            node.crash();
+            self.stopped();
         }
     }
 
@@ -215,7 +237,6 @@ impl Machine {
         let node = *self.node.get_or_insert_with(|| around.rng.draw() >> 1);
         let ip = config.announce_ip.parse().unwrap();
         let fresh = || Node::new(node, id, around.host, ip);
-        let refuses = around.mesh.refuses_directives.clone();
         let engine = around.mesh.nodes.entry(node).or_insert_with(fresh);
         if engine.up {
             return true;
@@ -229,7 +250,9 @@ impl Machine {
         }
         engine.up = true;
         engine.started = around.now;
-        engine.directives.start(&config.directives, &refuses);
+        let refuses = &around.mesh.refuses_directives;
+        engine.directives.start(&config.directives, refuses);
+        engine.verify_keys();
         self.restart_generation = restart_generation;
         self.held_until = None;
         true

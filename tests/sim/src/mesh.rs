@@ -42,6 +42,9 @@ impl Mesh {
     pub fn step(&mut self, reach: &dyn Fn(usize, usize) -> bool, now: u64, rng: &mut Rng) {
         let before = self.nodes.clone();
         let mut introductions = Vec::new();
+        for node in self.nodes.values_mut().filter(|node| node.frozen) {
+            node.rejoins_at = now + NODE_TIMEOUT;
+        }
         for node in self.nodes.values_mut().filter(|node| node.up && !node.frozen) {
             introductions.extend(node.hear(&before, reach, now).into_iter().map(|to| (to, node.id)));
             node.judge(&before, reach, now);

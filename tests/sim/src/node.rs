@@ -9,7 +9,11 @@ use std::{
 use shardplane_model::engine::valkey::{BUS_PORT, PORT, SLOTS};
 use shardplane_proto::{ids::InstanceId, v1};
 
-use super::{keys::Keys, settings::Directives, slot_table::SlotTable};
+use super::{
+    keys::Keys,
+    settings::{Directives, Shared},
+    slot_table::SlotTable,
+};
 
 pub type NodeId = u64;
 
@@ -95,15 +99,21 @@ pub struct Node {
     pub next_try: u64,
     /// When it asks for votes: those that are behind let others go first.
     pub asks_at: Option<u64>,
+    /// As of the last step, by its own view.
+    pub serves: bool,
+    /// A primary that was in the minority takes no writes until it has had the time to hear of a successor.
+    pub rejoins_at: u64,
     /// Writes wait: a replica takes over in order.
     pub paused_until: u64,
     /// It stands in no election.
     pub stands_down: bool,
-    pub directives: Directives,
+    pub directives: Shared<Directives>,
     /// While a task of it moves slots.
     pub moving: Option<v1::ValkeySlotMove>,
     /// Writes are refused: the disk is full.
     pub disk_full: bool,
+    /// How often its machine died.
+    pub crashes: u64,
     /// The replicas that follow it closely, as it sees them.
     pub copies: BTreeSet<NodeId>,
 }
@@ -140,11 +150,14 @@ impl Node {
             voted_at: BTreeMap::new(),
             next_try: 0,
             asks_at: None,
+            serves: false,
+            rejoins_at: 0,
             paused_until: 0,
             stands_down: false,
-            directives: Directives::default(),
+            directives: Shared::default(),
             moving: None,
             disk_full: false,
+            crashes: 0,
             copies: BTreeSet::new(),
         }
     }
@@ -239,7 +252,7 @@ impl Node {
         if owner != Some(self.id) || self.primary.is_some() {
             return owner.map_or(Answer::Refused, Answer::Moved);
         }
-        if !self.state_ok(now) || now < self.paused_until {
+        if !self.state_ok(now) || now < self.paused_until.max(self.rejoins_at) {
             return Answer::Refused;
         }
         match self.migrating.get(&slot) {
@@ -262,8 +275,11 @@ impl Node {
 
     /// The machine ends without warning: what was not synced to its disk is lost.
     pub fn crash(&mut self) {
-        self.keys.crash();
-        self.end();
+        if self.up {
+            self.crashes += 1;
+            self.keys.crash();
+            self.end();
+        }
     }
 
     /// The engine's process ends; what it wrote is still in the machine's cache, unless it writes nothing.
@@ -276,6 +292,22 @@ impl Node {
             self.keys.sync();
         } else {
             self.keys.erase();
+        }
+    }
+
+    /// What the engine does at its start with keys of slots that are another's: it takes them for imported.
+    pub fn verify_keys(&mut self) {
+        if self.primary.is_some() {
+            return;
+        }
+        for key in (0..super::keys::KEYS).filter(|key| self.keys.values[*key] > 0) {
+            let slot = super::keys::slot_of(key);
+            match self.slots.owner(slot) {
+                Some(owner) if owner != self.id => {
+                    self.importing.entry(slot).or_insert(owner);
+                }
+                Some(_) | None => {}
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::node::{Node, NodeId};
+use super::node::{NODE_TIMEOUT, Node, NodeId};
 
 /// How far behind a replica may be to count as a live copy.
 const CLOSE: u64 = 10_000;
@@ -73,8 +73,15 @@ impl Node {
                 && self.offset.saturating_sub(node.offset) <= CLOSE
         };
         self.copies = others.values().filter(close).map(|node| node.id).collect();
-        if self.is_slot_master() && self.state_ok(now) {
+        let ok = self.state_ok(now);
+        let served = std::mem::replace(&mut self.serves, ok);
+        if self.serves && self.is_slot_master() {
             self.offset += 100;
+        }
+        if served && !self.serves {
+            self.rejoins_at = u64::MAX;
+        } else if self.serves && self.rejoins_at == u64::MAX {
+            self.rejoins_at = now + NODE_TIMEOUT;
         }
     }
 }

@@ -1,6 +1,10 @@
 //! Directives of a simulated engine. In: what its config wants. Out: what is in force, what waits for a restart, what is refused.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    ops::{Deref, DerefMut},
+    sync::Arc,
+};
 
 use shardplane_proto::v1;
 
@@ -21,6 +25,24 @@ pub struct Directives {
     pub wanted: BTreeMap<String, String>,
     /// Name to the engine's text.
     pub refused: BTreeMap<String, String>,
+}
+
+/// Cheap to copy as long as nobody changes it: a node is copied in every step.
+#[derive(Debug, Clone, Default)]
+pub struct Shared<T>(Arc<T>);
+
+impl<T> Deref for Shared<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: Clone> DerefMut for Shared<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        Arc::make_mut(&mut self.0)
+    }
 }
 
 impl Directives {

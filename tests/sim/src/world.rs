@@ -26,10 +26,11 @@ use super::{
     node::Node,
     rng::Rng,
     truth,
+    watch::Watch,
 };
 
 pub const STEP: u64 = 250;
-const BEGIN: u64 = 1_764_000_000_000;
+pub const BEGIN: u64 = 1_764_000_000_000;
 pub const LOST_AFTER: u64 = 30_000;
 
 pub struct World {
@@ -43,6 +44,12 @@ pub struct World {
     pub owners: BTreeSet<GroupId>,
     /// Decisions of former leaders come late.
     pub late: bool,
+    /// Hosts that reach each other and none of the rest; empty when all reach all.
+    pub split: BTreeSet<usize>,
+    /// Views are looked at every so many steps.
+    pub views_every: u64,
+    /// Who looks at it after every step.
+    pub watch: Option<Watch>,
 }
 
 pub fn settings() -> Settings {
@@ -110,6 +117,9 @@ impl World {
             was_primary: BTreeSet::new(),
             owners: BTreeSet::new(),
             late: false,
+            split: BTreeSet::new(),
+            views_every: 4,
+            watch: None,
         };
         world.leader.apply(BEGIN, vec![Command::Configure(settings())]);
         world.put(&vpc(Self::VPC)).unwrap();
@@ -190,7 +200,7 @@ impl World {
 
     /// Closes a host, for `seconds` when given.
     pub fn cordon(&mut self, host: usize, seconds: Option<u64>) {
-        self.cordon_with(host, seconds.map(|seconds| self.now + seconds * 1000), None);
+        self.cordon_with(host, seconds.map(|seconds| self.leader.stamp(self.now).0 + seconds * 1000), None);
     }
 
     pub fn drain(&mut self, host: usize, mode: DrainMode) {
@@ -257,9 +267,12 @@ impl World {
     pub fn step(&mut self) {
         self.now += STEP;
         let now = self.now;
-        let links: Vec<(bool, bool)> = self.hosts.iter().map(|h| (h.up, h.peers_cut)).collect();
-        let reach =
-            move |a: usize, b: usize| links[a].0 && links[b].0 && (a == b || !(links[a].1 || links[b].1));
+        let links: Vec<(bool, bool)> = self.hosts.iter().map(|h| (h.up && !h.frozen, h.peers_cut)).collect();
+        let split = self.split.clone();
+        let reach = move |a: usize, b: usize| {
+            let together = !(links[a].1 || links[b].1) && split.contains(&a) == split.contains(&b);
+            links[a].0 && links[b].0 && (a == b || together)
+        };
         self.mesh.step(&reach, now, &mut self.rng);
         for (index, host) in self.hosts.iter_mut().enumerate() {
             host.step(index, &mut self.mesh, &reach, now, &mut self.rng);
@@ -274,8 +287,15 @@ impl World {
         }
         check::copies_are_kept(self);
         // A view costs more than a step; nothing in it lasts shorter than that.
-        if now.is_multiple_of(STEP * 4) {
+        if now.is_multiple_of(STEP * self.views_every) {
             check::views(self);
+        }
+        match self.watch.take() {
+            Some(mut watch) => {
+                watch.step(self);
+                self.watch = Some(watch);
+            }
+            None => self.mesh.promotions.clear(),
         }
     }
 
