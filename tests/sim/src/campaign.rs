@@ -21,7 +21,7 @@ pub struct Totals {
 /// Of faults in each history, before it heals.
 pub const MINUTES: u64 = 20;
 /// More failures than this end it: they have one cause.
-const MOST_FAILURES: usize = 3;
+const MOST_FAILURES: usize = 8;
 
 /// One history. Its failure is a text for people.
 ///

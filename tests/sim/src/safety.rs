@@ -27,6 +27,8 @@ pub struct Safety {
     gone: BTreeSet<InstanceId>,
     /// The newest (term, generation) that each host ever had in force, since its ledger was lost.
     obeyed: BTreeMap<HostId, (u64, u64)>,
+    /// When the fence of each instance was taken away of late.
+    unfenced: BTreeMap<InstanceId, Vec<u64>>,
 }
 
 impl Safety {
@@ -88,6 +90,17 @@ impl Safety {
         }
     }
 
+    /// What is done is not undone and done again at once: a fence is taken away a few times in a few minutes at most.
+    pub fn no_fence_flaps(&mut self, decision: &Decision, now: u64) {
+        let Decision::Unfence { instances, .. } = decision else { return };
+        for instance in instances {
+            let times = self.unfenced.entry(*instance).or_default();
+            times.retain(|at| now - at < 300_000);
+            times.push(now);
+            assert!(times.len() <= 6, "{instance} is fenced and unfenced again and again: {times:?}");
+        }
+    }
+
     /// A ledger that is lost remembers nothing.
     pub fn ledger_lost(&mut self, host: HostId) {
         self.obeyed.remove(&host);
@@ -132,23 +145,26 @@ fn one_owner_a_slot(members: &Members<'_>) {
     }
 }
 
-/// design.md section 2: fence first. When a replica takes over without a vote, nobody else of its shard can take a write.
+/// design.md section 2: fence first. When a replica takes over without a vote, nobody else of its shard can take a write: not by its
+/// own view, be it that its port is cut, that it is down, or that it stands still or alone.
 fn takeover_with_proof(world: &World, promotion: &Promotion) {
+    let instances = &world.leader.state.instances;
     let Some(node) = world.mesh.nodes.get(&promotion.node) else { return };
-    let others = world.mesh.nodes.values().filter(|other| {
-        other.shard == node.shard
-            && other.id != node.id
-            && other.is_slot_master()
-            && other.peers.contains_key(&node.id)
-    });
-    for other in others {
-        let host_is_up = world.hosts[other.host].up;
-        // A host that stands still serves nobody, and its engines listen before they serve again.
-        assert!(
-            !host_is_up || !other.up || other.cut || other.frozen,
-            "node {:x} took over without a vote while {:x} still serves",
+    let group = |node: &Node| instances.get(&node.instance).map(|instance| instance.group);
+    let serves = |other: &&Node| {
+        let there = world.hosts[other.host].up && other.up && !other.cut && !other.frozen;
+        there && other.is_slot_master() && other.state_ok(world.now) && world.now >= other.rejoins_at
+    };
+    let others = world.mesh.nodes.values().filter(|other| other.id != node.id && group(other) == group(node));
+    for other in others.filter(serves) {
+        panic!(
+            "node {:x} took over without a vote while {:x} still serves: {} on host {}, epoch {}, {:?}",
             node.id,
-            other.id
+            other.id,
+            other.instance,
+            other.host,
+            other.epoch,
+            instances.get(&other.instance).map(|instance| (&instance.intent, &instance.fence))
         );
     }
 }

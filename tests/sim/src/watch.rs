@@ -65,7 +65,8 @@ impl Watch {
             }
         }
         self.safety.check(world, &promotions);
-        for (_, decision) in &world.leader.decided[self.decided..] {
+        for (at, decision) in &world.leader.decided[self.decided..] {
+            self.safety.no_fence_flaps(decision, *at);
             safety::decision(world, &Command::Decide(decision.clone()));
         }
         self.decided = world.leader.decided.len();

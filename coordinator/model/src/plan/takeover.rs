@@ -152,6 +152,9 @@ impl<'v> Turn<'_, 'v, '_> {
                         unseen.push(id);
                     }
                 }
+                // It was fenced because it is out of sight while other groups have no primary: as long as both is so, it would be
+                // fenced again at once.
+                Some(_) if fence.away && !old.heard && !headless.is_empty() => {}
                 Some(_) => given_up.push((id, "its shard has a primary, and nobody has taken over")),
                 None if fence.away && !fence.passed && old.heard => {
                     given_up.push((id, "its host is heard again, and nobody has taken over"));
