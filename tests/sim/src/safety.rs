@@ -155,8 +155,9 @@ fn takeover_with_proof(world: &World, promotion: &Promotion) {
         let there = world.hosts[other.host].up && other.up && !other.cut && !other.frozen;
         there && other.is_slot_master() && other.state_ok(world.now) && world.now >= other.rejoins_at
     };
-    let others = world.mesh.nodes.values().filter(|other| other.id != node.id && group(other) == group(node));
-    for other in others.filter(serves) {
+    let mut others =
+        world.mesh.nodes.values().filter(|other| other.id != node.id && group(other) == group(node));
+    if let Some(other) = others.find(serves) {
         panic!(
             "node {:x} took over without a vote while {:x} still serves: {} on host {}, epoch {}, {:?}",
             node.id,
