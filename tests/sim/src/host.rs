@@ -32,6 +32,8 @@ pub struct SimHost {
     pub failed: BTreeSet<InstanceId>,
     /// Machines that run although it says that they failed.
     pub misreported: BTreeSet<InstanceId>,
+    /// Machines that run, and whose supervisor says nothing.
+    pub mute: BTreeSet<InstanceId>,
     /// Engines here cannot write.
     pub disk_full: bool,
     /// Milliseconds that a boot takes longer.
@@ -56,6 +58,7 @@ impl SimHost {
             machines: BTreeMap::new(),
             failed: BTreeSet::new(),
             misreported: BTreeSet::new(),
+            mute: BTreeSet::new(),
             disk_full: false,
             slow: 0,
             clock: Clock::right(),
@@ -117,7 +120,7 @@ impl SimHost {
     /// What it says of each machine.
     pub fn members(&self, mesh: &Mesh, now: u64) -> Vec<(InstanceId, MemberReport)> {
         let report = |(id, machine): (&InstanceId, &Machine)| {
-            let node = machine.node(mesh).filter(|node| node.up);
+            let node = machine.node(mesh).filter(|node| node.up && !self.mute.contains(id));
             let state = if machine.gone_at.is_some() {
                 v1::MachineState::Stopping
             } else if self.failed.contains(id) || self.misreported.contains(id) {

@@ -12,7 +12,7 @@ use shardplane_proto::{
 
 use super::{
     mesh::Mesh,
-    node::{NODE_TIMEOUT, Node, NodeId},
+    node::{NODE_TIMEOUT, Node, NodeId, number},
     perform::Job,
     rng::Rng,
 };
@@ -241,8 +241,11 @@ impl Machine {
         if engine.up {
             return true;
         }
-        let succeeded = config.other_primary_epoch > engine.epoch;
-        if engine.is_slot_master() && config.has_replicas && !succeeded {
+        let heir = config.other_primary.as_ref().filter(|heir| heir.config_epoch > engine.epoch);
+        if let Some(heir) = heir.filter(|_| engine.started > 0 && engine.primary.is_none()) {
+            engine.yields(number(&heir.node_id).unwrap(), heir.ip.parse().unwrap(), around.now);
+        }
+        if engine.is_slot_master() && config.has_replicas {
             let ends = if config.persistent { around.now + HELD_BACK } else { u64::MAX };
             if around.now < *self.held_until.get_or_insert(ends) {
                 return false;

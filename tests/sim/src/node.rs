@@ -4,6 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
+    sync::Arc,
 };
 
 use shardplane_model::engine::valkey::{BUS_PORT, PORT, SLOTS};
@@ -212,6 +213,25 @@ impl Node {
         }
     }
 
+    /// Its supervisor makes a replica of it before it starts: it was succeeded while it was down.
+    pub fn yields(&mut self, heir: NodeId, ip: Ipv4Addr, now: u64) {
+        let shard = self.shard;
+        let known = self.peers.entry(heir).or_insert_with(|| Peer {
+            ip,
+            heard: now,
+            primary: None,
+            shard,
+            epoch: 0,
+            fail: false,
+            connected: false,
+        });
+        (known.primary, known.shard, known.fail) = (None, shard, false);
+        let own: Vec<(u32, u32)> = self.owns(self.id);
+        own.into_iter().for_each(|(start, end)| self.slots.clear(start, end));
+        (self.migrating, self.importing) = (BTreeMap::new(), BTreeMap::new());
+        self.follow(heir, now);
+    }
+
     /// A config epoch above all that it knows, without a vote.
     pub fn bump(&mut self) {
         let highest = self.peers.values().map(|peer| peer.epoch).max().unwrap_or(0).max(self.current_epoch);
@@ -288,6 +308,8 @@ impl Node {
         // Set while it ran, not written to its file.
         self.stands_down = false;
         self.copies.clear();
+        // With an append-only file an engine starts without a place in anybody's stream.
+        (self.offset, self.keys.stream) = (0, Arc::default());
         if self.directives.persistent() {
             self.keys.sync();
         } else {

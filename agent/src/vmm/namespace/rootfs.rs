@@ -13,6 +13,7 @@ use std::{
 };
 
 use nix::{
+    fcntl::{Flock, FlockArg},
     mount::{MntFlags, MsFlags, umount2},
     sys::stat::{Mode, SFlag, makedev, mknod, umask},
     unistd,
@@ -154,7 +155,13 @@ fn read_only(target: &Path, flags: MsFlags) -> Result<(), Failure> {
 }
 
 /// The command attaches the loop device so that it is freed with its last mount, and shares one among all mounts of an image.
+/// It looks for one before it attaches another: two launchers at once would each find none, and the host would keep what
+/// the image's pages hold twice. So they take turns, by a lock of the file that ends with its holder.
 fn mount_loop(file: &Path, target: &Path, kind: &str, options: &str) -> Result<(), Failure> {
+    let turn = fs::File::open(file).step(|| format!("open {}", file.display()))?;
+    let _turn = Flock::lock(turn, FlockArg::LockExclusive)
+        .map_err(|(_, errno)| errno)
+        .step(|| format!("wait for the turn to attach {}", file.display()))?;
     let mut cause = String::new();
     for attempt in 0..LOOP_ATTEMPTS {
         thread::sleep(Duration::from_millis(50) * attempt);

@@ -25,6 +25,24 @@ fn fenced(state: &State, cluster: ClusterId) -> impl Iterator<Item = (&Instance,
     members.filter_map(|instance| Some((instance, instance.fence.as_ref()?)))
 }
 
+/// The shard whose takeover has to end before `heir` may take over `group`: whoever was chosen before may have been promoted, and leads
+/// by now with a higher epoch, or is fenced, too.
+pub(crate) fn under_way(
+    state: &State,
+    cluster: ClusterId,
+    group: GroupId,
+    heir: InstanceId,
+) -> Option<GroupId> {
+    let pending = |(old, fence): &(&Instance, &Fence)| {
+        let before = fence.heir.filter(|before| *before != heir).and_then(|id| state.instances.get(&id));
+        let settled = |before: &Instance| {
+            before.group != group && fact(before).zip(fact(old)).is_some_and(|(new, old)| new.outranks(old))
+        };
+        before.is_some_and(|before| before.wanted() && before.fence.is_none() && !settled(before))
+    };
+    fenced(state, cluster).find(pending).map(|(old, _)| old.group)
+}
+
 impl Step<'_> {
     pub(super) fn fence(
         &mut self,
@@ -119,16 +137,9 @@ impl Step<'_> {
             if old.group == group {
                 follows |= fact(chosen).zip(fact(old)).is_some_and(|(new, old)| new.follows(old));
             }
-            // Whoever was chosen before may have been promoted: it leads by now, or it is fenced, too.
-            let Some(before) = fence.heir.filter(|before| *before != heir) else { continue };
-            let before = self.state.instances.get(&before).filter(|i| i.wanted() && i.fence.is_none());
-            let settled = |before: &Instance| {
-                before.group != group
-                    && fact(before).zip(fact(old)).is_some_and(|(new, old)| new.outranks(old))
-            };
-            if before.is_some_and(|before| !settled(before)) {
-                return outdated(format!("a takeover of shard {} is under way", old.group));
-            }
+        }
+        if let Some(other) = under_way(self.state, cluster, group, heir) {
+            return outdated(format!("a takeover of shard {other} is under way"));
         }
         if !follows {
             return outdated(format!("instance {heir} follows nobody of shard {group} that is fenced"));
@@ -184,8 +195,11 @@ impl Step<'_> {
                 let outranks = fact(other).zip(fact(old)).is_some_and(|(theirs, olds)| theirs.outranks(olds));
                 outranks && other.group == old.group && other.wanted() && other.id != *id
             });
-            // One that followed may have been elected where nobody saw it; one that led is known by its epoch.
-            let unseen = fence.passed && !claims(old);
+            // One that followed may have been elected where nobody saw it; one that led is known by its epoch. The last one that was chosen
+            // has what was taken since, if anybody has: whoever else led its shard is fenced.
+            let chosen = fenced(self.state, cluster)
+                .any(|(other, fence)| other.id != *id && other.group == old.group && fence.heir == Some(*id));
+            let unseen = fence.passed && !claims(old) && !chosen;
             if unseen || (fence.heir.is_some() && !succeeded) {
                 return Err(Refusal::outdated(format!("instance {id} may not serve yet")));
             }

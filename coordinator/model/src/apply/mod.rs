@@ -3,7 +3,7 @@
 
 mod cordon;
 mod decide;
-mod fence;
+pub(crate) mod fence;
 mod forget;
 mod leave;
 mod notice;

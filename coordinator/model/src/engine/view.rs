@@ -272,7 +272,7 @@ impl ClusterView<'_> {
             ClusterSpec::Valkey(spec) => {
                 let timings = self.wanted().map(|member| valkey::config::timings(spec, member.instance));
                 let slowest = timings.max_by_key(|t| (t.timeout, t.valid.is_none(), t.valid));
-                valkey::takeover::headless(self, slowest.unwrap_or_default())
+                valkey::takeover::headless(self, spec, slowest.unwrap_or_default())
             }
         }
     }

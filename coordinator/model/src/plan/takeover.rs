@@ -11,6 +11,7 @@ use super::{
     tasks,
 };
 use crate::{
+    apply::fence::under_way,
     command::{Decision, NewOperation, NewTask, Proof, Proven},
     engine::{Fact, Headless, Heir, Member},
     state::{Fence, Operation, OperationKind, OperationState, TaskState},
@@ -163,8 +164,11 @@ impl<'v> Turn<'_, 'v, '_> {
                     let alone = group.is_none_or(|group| group.heirs.is_empty());
                     let late = self.view.now.since(fence.since) > BETTER_COMES;
                     let free = fence.heir.is_none() && (claims(old) || !fence.passed);
+                    let chosen = fenced.iter().any(|(_, other)| other.heir == Some(id));
                     if alone && late && free && old.heard {
                         given_up.push((id, "no replica of its shard answers that could take over"));
+                    } else if alone && late && chosen && old.heard && stopped(old, fence).is_some() {
+                        given_up.push((id, "it was chosen to take over, and nobody else can"));
                     } else if alone && !late {
                         self.plan.again_after(fence.since, Millis(BETTER_COMES.0 + 1));
                     }
@@ -304,6 +308,10 @@ impl<'v> Turn<'_, 'v, '_> {
     }
 
     fn start(&mut self, group: &Headless, heir: InstanceId, proofs: Vec<Proven>, operation: OperationId) {
+        if let Some(other) = under_way(self.state, self.id, group.group, heir) {
+            let text = format!("shard {}: the takeover of shard {other} has to show first", group.group);
+            return self.plan.wait(self.id, text);
+        }
         let step = self.view.takeover(heir);
         let same: Vec<_> = self
             .state

@@ -14,7 +14,7 @@ use prost::Message as _;
 use shardplane_proto::v1::{
     EngineState, FromGuest, GuestConfig, GuestHello, GuestNic, GuestReport, GuestStop, GuestTask,
     TaskOutcome, ToGuest, ValkeyConfig, ValkeyDirective, ValkeyReport, ValkeyTask, from_guest, to_guest,
-    valkey_task::Step,
+    valkey_config::OtherPrimary, valkey_task::Step,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -174,7 +174,7 @@ impl Guest {
             has_replicas: true,
             node_timeout_ms: 2000,
             persistent: true,
-            other_primary_epoch: 0,
+            other_primary: None,
         };
         change(&mut engine);
         let nic = GuestNic {
@@ -333,4 +333,9 @@ pub async fn client(guest: &Guest) -> redis::aio::MultiplexedConnection {
 /// The values CONFIG GET answers.
 pub async fn config_of(guest: &Guest, name: &str) -> BTreeMap<String, String> {
     redis::cmd("CONFIG").arg("GET").arg(name).query_async(&mut client(guest).await).await.unwrap()
+}
+
+/// What the coordinator tells another member of the shard about a guest that it sees as the primary.
+pub fn other_primary(heir: &Guest, report: &ValkeyReport) -> OtherPrimary {
+    OtherPrimary { node_id: report.node_id.clone(), ip: heir.address(), config_epoch: report.config_epoch }
 }

@@ -13,7 +13,7 @@ use crate::{
     client::tag,
     cluster::Cluster,
     directive,
-    host::{self, Guest, config_of, until},
+    host::{self, Guest, config_of, other_primary, until},
     isolated,
     load::{assert_seeded, cmd, keys_in, seed, set_slot},
     signal,
@@ -219,7 +219,8 @@ fn a_replica_stands_down_and_takes_over() {
         assert!(epochs.iter().all(|epoch| *epoch < heir.config_epoch), "{epochs:?} {}", heir.config_epoch);
         // The old primary comes back as a replica, and takes office again in an ordinary switchover.
         let guest = Guest::boot_up(&image, &directory, number).await;
-        guest.configure(2, |config| config.other_primary_epoch = heir.config_epoch).await;
+        let office = other_primary(&cluster.guests[3], &heir);
+        guest.configure(2, |config| config.other_primary = Some(office)).await;
         guest.engine("a replica", |r| r.role == "slave" && r.link_up && !r.stands_down).await;
         guest.perform_ok("failover", Step::Failover(Failover {})).await;
         cluster.guests[0] = guest;

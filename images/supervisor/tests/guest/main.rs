@@ -23,7 +23,7 @@ mod limits;
 mod load;
 mod parameters;
 mod slots;
-use host::{Guest, PASSWORD, client, config_of, ip, until};
+use host::{Guest, PASSWORD, client, config_of, ip, other_primary, until};
 
 const INSIDE: &str = "SHARDPLANE_GUEST_TEST";
 
@@ -317,10 +317,11 @@ fn a_primary_that_lost_its_memory_waits_for_another() {
 
         let takeover = redis::cmd("CLUSTER").arg("FAILOVER").arg("TAKEOVER").to_owned();
         let _: () = takeover.query_async(&mut client(b).await).await.unwrap();
-        b.engine("the primary's role", |r| r.role == "master" && r.slots.len() == 1).await;
+        let heir = b.engine("the primary's role", |r| r.role == "master" && r.slots.len() == 1).await;
+        let office = other_primary(b, &heir);
         let yields = |config: &mut ValkeyConfig| {
             in_memory(config);
-            config.other_primary_epoch = u64::MAX;
+            config.other_primary = Some(office);
         };
         a.configure(2, yields).await;
         a.engine("the copy of the key", |r| r.role == "slave" && r.link_up && r.keys == 1).await;

@@ -114,7 +114,7 @@ fn yields(world: &World, id: ResourceId) {
     let primaries: Vec<_> =
         world.status(id).shards.into_iter().map(|s| s.primary_instance_id.unwrap()).collect();
     for (instance, config) in configs(world, id) {
-        assert_eq!(config.other_primary_epoch > 0, !primaries.contains(&instance.to_string()), "{instance}");
+        assert_eq!(config.other_primary.is_some(), !primaries.contains(&instance.to_string()), "{instance}");
     }
 }
 
@@ -155,7 +155,7 @@ fn nobody_yields_to_a_primary_that_is_lost() {
     world.power_off(world.host_of(primary));
     // It is lost, and its lease is not over yet.
     world.run(34);
-    assert!(configs(&world, id).iter().all(|(_, config)| config.other_primary_epoch == 0));
+    assert!(configs(&world, id).iter().all(|(_, config)| config.other_primary.is_none()));
 }
 
 #[test]

@@ -71,6 +71,15 @@ pub fn timings(spec: &ValkeySpec, instance: &Instance) -> Timings {
     Timings { timeout: Millis(timeout), valid }
 }
 
+/// Whether this instance keeps its data over a restart of its engine.
+pub fn persistent(spec: &ValkeySpec, instance: &Instance) -> bool {
+    keeps_data(&directives(spec, instance))
+}
+
+fn keeps_data(directives: &BTreeMap<String, String>) -> bool {
+    directives.get("appendonly").is_some_and(|value| value == "yes")
+}
+
 /// The encoded config of this instance. `secret` is the root password in clear; `primary_elsewhere` is the
 /// member of its group, another one, that is the observed primary.
 pub fn render(
@@ -88,7 +97,7 @@ pub fn render(
     // Whoever is still there may hold newer data, also when the spec wants no replicas any more.
     let own = |other: &&Instance| other.group == instance.group && other.id != instance.id;
     let others = state.instances_of(instance.cluster).filter(own).count();
-    let persistent = directives.get("appendonly").is_some_and(|value| value == "yes");
+    let persistent = keeps_data(&directives);
     v1::ValkeyConfig {
         password: secret.to_owned(),
         port: PORT,
@@ -97,7 +106,11 @@ pub fn render(
         directives: directives.into_iter().map(|(name, value)| v1::ValkeyDirective { name, value }).collect(),
         has_replicas: spec.replicas_per_shard > 0 || others > 0,
         persistent,
-        other_primary_epoch: primary_elsewhere.and_then(fact_of).map_or(0, |fact| fact.epoch),
+        other_primary: primary_elsewhere.and_then(|member| {
+            let fact = fact_of(member)?;
+            let ip = member.instance.ipv4.to_string();
+            Some(v1::valkey_config::OtherPrimary { node_id: fact.node_id, ip, config_epoch: fact.epoch })
+        }),
         node_timeout_ms,
     }
     .encode_to_vec()

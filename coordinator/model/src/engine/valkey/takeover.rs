@@ -9,8 +9,9 @@ use shardplane_proto::{
 };
 
 use super::{
-    config::Timings,
+    config::{self, Timings},
     facts::{fact_of, primaries, report_of, works},
+    spec::ValkeySpec,
     tasks::step,
 };
 use crate::{
@@ -57,7 +58,7 @@ fn given_up(view: &ClusterView<'_>, node_id: &str) -> bool {
 }
 
 /// Every shard that owns slots and has no working primary.
-pub fn headless(view: &ClusterView<'_>, timings: Timings) -> Vec<Headless> {
+pub fn headless(view: &ClusterView<'_>, spec: &ValkeySpec, timings: Timings) -> Vec<Headless> {
     let Timings { timeout, valid } = timings;
     let primaries = primaries(view);
     let member = |id: &InstanceId| view.members.iter().find(|member| member.instance.id == *id);
@@ -80,10 +81,21 @@ pub fn headless(view: &ClusterView<'_>, timings: Timings) -> Vec<Headless> {
             fenced.map(|fact| fact.node_id).chain([fact.node_id.clone()]).collect();
         let present = |m: &Member<'_>| m.host.is_some_and(|host| host.presence == Presence::Present);
         let candidates = own.iter().filter(|m| m.instance.fence.is_none() && present(m) && serves(m));
+        // One that started anew has a file, and no place in its primary's stream: what it lacks is not known. It leads when it was
+        // chosen before, as nobody has served since, or when its primary is given up.
+        let chosen = |m: &Member<'_>| {
+            own.iter()
+                .chain([&old])
+                .any(|other| other.instance.fence.as_ref().is_some_and(|f| f.heir == Some(m.instance.id)))
+        };
+        let gone = old.host.is_none_or(|host| host.retired);
+        let last_resort = |m: &Member<'_>| gone || chosen(m);
         let mut heirs: Vec<(bool, u64, Heir)> = candidates
             .filter_map(|m| Some((m, report_of(m)?)))
             .filter(|(_, r)| r.role == "slave" && followed.contains(&r.primary_node_id))
-            .filter(|(_, r)| r.offset > NOTHING_COPIED)
+            .filter(|(m, r)| {
+                r.offset > NOTHING_COPIED || (last_resort(m) && config::persistent(spec, m.instance))
+            })
             .map(|(m, r)| {
                 let detached_since = m.report.and_then(|report| report.detached_since);
                 let heir = Heir { instance: m.instance.id, detached_since };

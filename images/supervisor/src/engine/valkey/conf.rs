@@ -141,7 +141,7 @@ mod tests {
             has_replicas: true,
             node_timeout_ms: 5000,
             persistent: true,
-            other_primary_epoch: 0,
+            other_primary: None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! The hold rule: a primary that died gives its replicas the time to take over before it starts again.
 //!
-//! In: nodes.conf as the dead engine left it, the config. Out: how long to wait, and why. Pure; called by `mod` before each
-//! start.
+//! In: nodes.conf as the dead engine left it, after `yielding` made a replica of whoever was succeeded; the config. Out: how long to
+//! wait, and why. Pure; called by `mod` before each start.
 //!
 //! Why: an append-only file that is synced every second lacks up to a second of writes that the replicas have. A
 //! primary that is back before the failover would win with the older data, and its replicas would copy it. Without any
@@ -17,7 +17,7 @@ use crate::engine::Hold;
 /// What a failover may take beyond the timeouts: the vote's delay and its rounds.
 const VOTE: Duration = Duration::from_secs(5);
 
-/// What a node with importing marks waits besides: it must not start before it is told of an heir, see `imports`.
+/// What a node with importing marks waits besides: it must not start before it is told of an heir, see `yielding`.
 const NEWS: Duration = Duration::from_secs(15);
 
 const OLDER: &str = "this node was a primary: its replicas get the time to take over before it starts";
@@ -31,8 +31,7 @@ const EMPTY: &str = "this node was a primary with its data in memory only, and t
 pub fn hold(nodes_conf: &str, config: &ValkeyConfig) -> Option<Hold> {
     let was_primary = |node: &parse::Node| node.is("myself") && node.is("master") && !node.slots.is_empty();
     let own = parse::nodes(nodes_conf).into_iter().find(was_primary)?;
-    // A primary that the coordinator knew before this one was elected is no successor.
-    if !config.has_replicas || config.other_primary_epoch > own.config_epoch {
+    if !config.has_replicas {
         return None;
     }
     let node_timeout = Duration::from_millis(config.node_timeout_ms.into());
@@ -80,15 +79,6 @@ vars currentEpoch 2 lastVoteEpoch 0
         assert_eq!(hold(REPLICA, &in_memory), None, "its primary has the data");
         assert_eq!(hold("", &in_memory), None, "first start");
         assert_eq!(hold(PRIMARY, &ValkeyConfig { has_replicas: false, ..in_memory }), None);
-    }
-
-    #[test]
-    fn another_primary_ends_either_hold() {
-        for persistent in [true, false] {
-            let config = |epoch| ValkeyConfig { other_primary_epoch: epoch, persistent, ..config() };
-            assert_eq!(hold(PRIMARY, &config(2)), None, "elected after this one, whose epoch is 1");
-            assert!(hold(PRIMARY, &config(1)).is_some(), "the one this node took over from");
-        }
     }
 
     #[test]

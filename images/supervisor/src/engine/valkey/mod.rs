@@ -27,12 +27,12 @@ mod conf;
 mod control;
 mod directives;
 mod hold;
-mod imports;
 mod mend;
 mod parse;
 mod perform;
 mod report;
 mod slots;
+mod yielding;
 
 const PROGRAM: &str = "/usr/bin/valkey-server";
 const CONF_DIR: &str = "/run/valkey";
@@ -142,10 +142,8 @@ impl Engine for Valkey {
             replace(Path::new(NODES_CONF), &mended)?;
             nodes = mended;
         }
-        if let Some(text) = imports::without_imports(&nodes, &self.config) {
-            tracing::warn!(
-                "another primary took over: slots that were on their way here are no longer marked"
-            );
+        if let Some(text) = yielding::yielded(&nodes, &self.config) {
+            tracing::warn!("another member took over: this one starts as its replica");
             replace(Path::new(NODES_CONF), &text)?;
             nodes = text;
         }
