@@ -39,8 +39,8 @@ pub fn audit(state: &State) -> Vec<String> {
         }
         let resource = state.resources.get(&ResourceId::from(*id));
         let spec = resource.and_then(|resource| resource.cluster_spec());
-        // While a change that takes a replica away is in flight, the one that goes is still there.
-        let spare = u32::from(resource.is_some_and(|resource| resource.change.outcome == Outcome::InFlight));
+        // While a change that takes a replica away is carried out, or one that adds some was cancelled, those that go are still there.
+        let spare = u32::from(resource.is_some_and(|resource| resource.change.outcome != Outcome::Done));
         for group in spec.map(|spec| spec.groups()).unwrap_or_default() {
             let has = groups.get(&group.id).copied().unwrap_or(0);
             if has > group.members + spare {

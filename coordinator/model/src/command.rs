@@ -226,6 +226,17 @@ pub enum Decision {
         /// The operation this begins.
         operation: NewOperation,
     },
+    /// The change in flight wants more members and finds no place for them: it waits, under an operation that somebody can cancel.
+    AwaitPlace {
+        /// The cluster.
+        cluster: ClusterId,
+        /// The change in flight.
+        request: RequestId,
+        /// The operation this begins.
+        operation: NewOperation,
+        /// What is missing, for people.
+        why: String,
+    },
     /// Let instances go.
     Retire {
         /// The cluster.

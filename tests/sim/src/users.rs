@@ -211,7 +211,12 @@ impl Users {
                 })
             }
             Ask::Cancel => {
-                let mut running = world.leader.state.operations.values().filter(|o| o.cancellable());
+                let mut running = world
+                    .leader
+                    .state
+                    .operations
+                    .values()
+                    .filter(|o| world.leader.state.uncancellable(o).is_none());
                 let operation = running.next().map(|operation| operation.id);
                 operation.is_some_and(|operation| {
                     let cancel = Command::CancelOperation { operation, by: user() };

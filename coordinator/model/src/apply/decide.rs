@@ -20,6 +20,9 @@ impl Step<'_> {
             Decision::Place { cluster, reservations, retire, operation } => {
                 self.place(*cluster, reservations, retire, operation)
             }
+            Decision::AwaitPlace { cluster, request, operation, why } => {
+                self.await_place(*cluster, *request, operation, why)
+            }
             Decision::Retire { cluster, instances, cause } => {
                 self.known(*cluster)?;
                 self.not_the_last(*cluster, instances)?;
@@ -130,7 +133,8 @@ impl Step<'_> {
         operation: &NewOperation,
     ) -> Result<Applied, Refusal> {
         let spec = self.known(cluster)?;
-        if self.state.operations.contains_key(&operation.id) {
+        let growing = self.state.growing(cluster).map(|growing| growing.id);
+        if growing != Some(operation.id) && self.state.operations.contains_key(&operation.id) {
             return Err(Refusal::outdated(format!("operation {} was begun before", operation.id)));
         }
         let before = self.state.clone();
@@ -138,7 +142,9 @@ impl Step<'_> {
             *self.state = before;
             return Err(refusal);
         }
-        self.begin(cluster, operation);
+        if growing != Some(operation.id) {
+            self.begin(cluster, operation);
+        }
         for replaced in retire.iter().filter(|replaced| replaced.cause == ReplaceCause::CannotRun) {
             self.note_move(cluster);
             self.note_bad_host(cluster, replaced.instance);
@@ -318,6 +324,7 @@ impl Step<'_> {
             return Err(Refusal::outdated(format!("a shard of cluster {id} that shall go is still there")));
         }
         cluster.formed = true;
+        cluster.resized_from = None;
         self.settle(id.into(), &Outcome::Done);
         self.end_operations(id, None);
         self.event(

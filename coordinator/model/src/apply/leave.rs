@@ -24,7 +24,7 @@ impl Step<'_> {
                     && present(&other.host)
                     && (other.fact.is_some() || !formed)
             });
-            if !stays && !self.owns_nothing(cluster, instance.group) {
+            if !stays && !self.state.owns_nothing(cluster, instance.group) {
                 return Err(Refusal::outdated(format!("instance {} is the last of its shard", instance.id)));
             }
         }

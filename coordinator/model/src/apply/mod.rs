@@ -5,6 +5,7 @@ mod cordon;
 mod decide;
 pub(crate) mod fence;
 mod forget;
+mod grow;
 mod leave;
 mod notice;
 mod operations;
@@ -120,6 +121,7 @@ impl Step<'_> {
         match &put.spec {
             Spec::Cluster(spec) if spec_changed => {
                 self.note_leaving(put.id.into(), before.as_ref(), spec);
+                self.note_size(put.id.into(), before.as_ref(), spec);
                 self.want_cluster(put.id.into(), spec.engine());
                 self.want_parameters_of(put.id.into(), spec, put.request);
             }
@@ -165,6 +167,7 @@ impl Step<'_> {
                     disturbed: generation,
                     rollout: Rollout::default(),
                     leaving: Vec::new(),
+                    resized_from: None,
                     layout: None,
                 };
                 self.state.clusters.insert(id, cluster);

@@ -108,10 +108,8 @@ impl Step<'_> {
             }
             OperationState::Running => {}
         }
-        if !operation.cancellable() {
-            let text = format!(
-                "operation {id} cannot be cancelled: only the moving of slots and the rollout of parameters can; it ends by itself"
-            );
+        if let Some(why) = self.state.uncancellable(&operation) {
+            let text = format!("operation {id} cannot be cancelled: {why}");
             return Err(Refusal::new(RefusalCode::BadData, text));
         }
         for task in &operation.tasks {
@@ -122,11 +120,17 @@ impl Step<'_> {
             operation.ended = Some(now);
             operation.state = OperationState::Cancelled { by: by.name.clone() };
         }
-        if operation.kind == OperationKind::Rollout {
-            self.halt(operation.cluster, &format!("cancelled by {}", by.name));
-        }
-        if operation.kind == OperationKind::Reshard {
-            self.cancel_reshard(operation.cluster, &by.name);
+        match operation.kind {
+            OperationKind::Rollout => self.halt(operation.cluster, &format!("cancelled by {}", by.name)),
+            OperationKind::Reshard => self.cancel_reshard(operation.cluster, &by.name),
+            OperationKind::Grow => self.cancel_growth(operation.cluster, &by.name),
+            OperationKind::Create
+            | OperationKind::Repair
+            | OperationKind::Move
+            | OperationKind::Switchover
+            | OperationKind::Shrink
+            | OperationKind::Delete
+            | OperationKind::Takeover => {}
         }
         let message = format!("operation {id} was cancelled by {}: {}", by.name, operation.cause);
         self.event(

@@ -6,7 +6,7 @@ use shardplane_proto::ids::{ClusterId, GroupId, InstanceId, OperationId, Request
 use super::Step;
 use crate::{
     command::{Applied, NewOperation},
-    engine::{ClusterSpec, Fact, Layout},
+    engine::{ClusterSpec, Layout},
     refusal::Refusal,
     resource::Outcome,
     state::{Instance, Operation, OperationKind, OperationState, Severity, TaskState},
@@ -111,24 +111,6 @@ impl Step<'_> {
         Ok(Applied::Changed)
     }
 
-    /// The logged facts of a cluster's members.
-    fn facts(&self, cluster: ClusterId) -> Vec<(GroupId, InstanceId, Fact)> {
-        let fact = |i: &Instance| Some((i.group, i.id, i.fact.clone()?.1));
-        self.state.instances_of(cluster).filter_map(fact).collect()
-    }
-
-    /// Whether a group of a cluster that has served owns nothing, as far as the log knows: nothing is lost with its members.
-    pub(super) fn owns_nothing(&self, cluster: ClusterId, group: GroupId) -> bool {
-        let facts = self.facts(cluster);
-        self.state.clusters.get(&cluster).is_some_and(|cluster| {
-            cluster.formed
-                && cluster.engine.owns_nothing(
-                    group,
-                    facts.iter().map(|(group, instance, fact)| (*group, *instance, fact)),
-                )
-        })
-    }
-
     /// A group that leaves has given everything away: all of it goes.
     pub(super) fn dissolve(&mut self, cluster: ClusterId, group: GroupId) -> Result<Applied, Refusal> {
         self.known(cluster)?;
@@ -137,7 +119,7 @@ impl Step<'_> {
             .clusters
             .get(&cluster)
             .is_some_and(|known| known.leaving.iter().any(|leaving| leaving.id == group));
-        if !leaves || !self.owns_nothing(cluster, group) {
+        if !leaves || !self.state.owns_nothing(cluster, group) {
             return Err(Refusal::outdated(format!("shard {group} does not leave, or may own something")));
         }
         let members: Vec<InstanceId> = self

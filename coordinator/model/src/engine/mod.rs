@@ -188,6 +188,15 @@ impl ClusterSpec {
         }
     }
 
+    /// The same spec with this parameter set, or with none.
+    pub fn with_parameters_set(self, set: Option<ResourceId>) -> Self {
+        match self {
+            ClusterSpec::Valkey(spec) => {
+                ClusterSpec::Valkey(valkey::spec::ValkeySpec { parameters_set: set, ..spec })
+            }
+        }
+    }
+
     /// Its sealed password.
     pub fn secret(&self) -> &Sealed {
         match self {

@@ -206,7 +206,15 @@ impl Turn<'_, '_, '_> {
         if primaries.is_empty() && replicas.is_empty() {
             return Then::GoOn;
         }
-        let adds = !primaries.is_empty();
+        let grows = self.view.cluster.formed
+            && self.view.resource.change.outcome == Outcome::InFlight
+            && self.view.cluster.grows_from(self.view.spec).is_some();
+        let (kind, cause) = match (self.view.cluster.formed, grows) {
+            (false, _) => (OperationKind::Create, "the cluster is made"),
+            (true, true) if primaries.is_empty() => (OperationKind::Grow, "replicas are added"),
+            (true, true) => (OperationKind::Grow, "a shard is added"),
+            (true, false) => (OperationKind::Repair, "members are missing"),
+        };
         let vacancies: Vec<Vacancy> = primaries.into_iter().chain(replicas).collect();
         let mut seats = self.seats(&[]);
         let filled = if self.view.cluster.formed {
@@ -216,16 +224,15 @@ impl Turn<'_, '_, '_> {
         };
         match filled {
             Ok(reservations) => {
-                let (kind, cause) = match (
-                    self.view.cluster.formed,
-                    self.view.resource.change.outcome == Outcome::InFlight,
-                ) {
-                    (false, _) => (OperationKind::Create, "the cluster is made"),
-                    (true, true) if adds => (OperationKind::Grow, "a shard is added"),
-                    (true, true) => (OperationKind::Grow, "replicas are added"),
-                    (true, false) => (OperationKind::Repair, "members are missing"),
+                let operation = match self.state.growing(self.id).filter(|_| grows) {
+                    Some(known) => NewOperation {
+                        id: known.id,
+                        kind: known.kind,
+                        cause: known.cause.clone(),
+                        goal: None,
+                    },
+                    None => self.operation(kind, cause.to_owned()),
                 };
-                let operation = self.operation(kind, cause.to_owned());
                 self.plan.propose.push(Decision::Place {
                     cluster: self.id,
                     reservations,
@@ -235,8 +242,22 @@ impl Turn<'_, '_, '_> {
                 Then::Stop
             }
             Err(why) => {
-                self.plan.wait(self.id, format!("no place: {why}"));
-                if self.view.cluster.formed { Then::GoOn } else { Then::Stop }
+                let way_out = match self.state.growing(self.id).filter(|_| grows) {
+                    Some(known) => format!("; operation {} can be cancelled", known.id),
+                    None => String::new(),
+                };
+                self.plan.wait(self.id, format!("no place: {why}{way_out}"));
+                if !self.view.cluster.formed {
+                    return Then::Stop;
+                }
+                // Hosts that have not found this leader yet may have room.
+                if !grows || self.state.growing(self.id).is_some() || !self.draft.missing().is_empty() {
+                    return Then::GoOn;
+                }
+                let (cluster, request) = (self.id, self.view.resource.change.request);
+                let operation = self.operation(kind, cause.to_owned());
+                self.plan.propose.push(Decision::AwaitPlace { cluster, request, operation, why });
+                Then::Stop
             }
         }
     }

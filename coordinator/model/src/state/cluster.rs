@@ -39,6 +39,9 @@ pub struct Cluster {
     /// Groups that the spec no longer has and that may own data still: their members are wanted until they own nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leaving: Vec<GroupSpec>,
+    /// The spec before its groups were changed; none when that change is carried out or taken back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resized_from: Option<ClusterSpec>,
     /// Where the data of the groups shall be, while it moves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<Layout>,
@@ -53,6 +56,13 @@ impl Cluster {
     /// The groups whose members are wanted: those of the spec, then those that leave.
     pub fn groups(&self, spec: &ClusterSpec) -> Vec<GroupSpec> {
         spec.groups().into_iter().chain(self.leaving.iter().cloned()).collect()
+    }
+
+    /// The spec before the change, when the change that is not carried out yet wants more members than that.
+    pub fn grows_from(&self, spec: &ClusterSpec) -> Option<&ClusterSpec> {
+        let members =
+            |spec: &ClusterSpec| spec.groups().iter().map(|group| u64::from(group.members)).sum::<u64>();
+        self.resized_from.as_ref().filter(|before| members(before) < members(spec))
     }
 
     /// Whether the host could not run one of its members lately.

@@ -16,7 +16,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr};
 use imbl::OrdMap;
 use serde::{Deserialize, Serialize};
 use shardplane_proto::ids::{
-    ClusterId, Generation, HostId, InstanceId, OperationId, RequestId, ResourceId, TaskId, TokenId,
+    ClusterId, Generation, GroupId, HostId, InstanceId, OperationId, RequestId, ResourceId, TaskId, TokenId,
 };
 
 use crate::{
@@ -111,6 +111,14 @@ impl State {
     pub fn instances_of(&self, cluster: ClusterId) -> impl Iterator<Item = &Instance> {
         let ids = self.clusters.get(&cluster).map(|c| c.instances.clone()).unwrap_or_default();
         ids.into_iter().filter_map(|id| self.instances.get(&id))
+    }
+
+    /// Whether a group of a cluster that has served owns nothing, as far as the log knows: nothing is lost with its members.
+    pub fn owns_nothing(&self, cluster: ClusterId, group: GroupId) -> bool {
+        let facts = || self.instances_of(cluster).filter_map(|i| Some((i.group, i.id, &i.fact.as_ref()?.1)));
+        self.clusters
+            .get(&cluster)
+            .is_some_and(|cluster| cluster.formed && cluster.engine.owns_nothing(group, facts()))
     }
 
     /// The member of a cluster that was told its parameters last and has not shown them; none when it is leaving.

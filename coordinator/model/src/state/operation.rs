@@ -124,22 +124,6 @@ impl Operation {
         let surplus = self.notes.len().saturating_sub(Self::NOTES_KEPT);
         self.notes.drain(..surplus);
     }
-
-    /// Whether somebody may end it before it has reached what it is for.
-    pub fn cancellable(&self) -> bool {
-        let kind = match self.kind {
-            OperationKind::Reshard | OperationKind::Rollout => true,
-            OperationKind::Create
-            | OperationKind::Repair
-            | OperationKind::Move
-            | OperationKind::Switchover
-            | OperationKind::Grow
-            | OperationKind::Shrink
-            | OperationKind::Delete
-            | OperationKind::Takeover => false,
-        };
-        kind && self.state == OperationState::Running
-    }
 }
 
 /// How a task stands.

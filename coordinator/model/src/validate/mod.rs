@@ -261,6 +261,12 @@ fn violations(
     wrong
 }
 
+/// Whether the parameter set that a cluster names is there and does for its version.
+pub(crate) fn set_fits(state: &State, cluster: &ClusterSpec) -> bool {
+    let there = |set| state.resources.get(&set).is_some_and(|set| !set.deleting());
+    cluster.parameters_set().is_none_or(there) && unfit_set(state, cluster).is_none()
+}
+
 /// What of the set that a cluster names its version cannot do.
 fn unfit_set(state: &State, cluster: &ClusterSpec) -> Option<Violation> {
     let set = cluster.parameters_set()?;

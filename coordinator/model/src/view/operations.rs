@@ -114,7 +114,7 @@ pub fn operation(
         phase: phase.to_owned(),
         steps,
         progress: u32::try_from(progress).unwrap_or(100),
-        cancellable: operation.cancellable(),
+        cancellable: state.uncancellable(operation).is_none(),
         error,
         create_time: operation.created.to_string(),
         end_time: operation.ended.map(|at| at.to_string()).unwrap_or_default(),

@@ -61,7 +61,11 @@ pub async fn cancel(session: Session, args: &Args) -> Result<Answer, Failure> {
     }
     session.caller.needs(rest::MAY_CANCEL)?;
     let operation = session.cancel_operation(id).await?;
-    let stays = "what was done stays";
+    let stays = if operation.kind == "grow" {
+        "the spec is the one before, and what was placed goes"
+    } else {
+        "what was done stays"
+    };
     Ok(Answer::printed(format!(
         "operation/{} {}; {stays}: {}",
         operation.id, operation.phase, operation.cause

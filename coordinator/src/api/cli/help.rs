@@ -25,7 +25,7 @@ Change
   kc delete <type> <name>…            delete it (also: rm, remove); or everything in a manifest: -f <file|->
   kc cordon <host> [--for 2h] [--reason <text>]     give it no new instances
   kc uncordon <host>                  open it again; ends a drain
-  kc cancel operation <id>            end the moving of slots, or a rollout of parameters; what was done stays
+  kc cancel operation <id>            end a change: a shard or replica that is added and owns nothing goes, what else was done stays
   kc drain <host> [--force] [--reason <text>]       move everything away; again: how far that is
   kc delete host <name>…              a host that is lost and never returns: forget it
   kc delete token <name>…             take a token back

@@ -99,8 +99,12 @@ fn operator(paths: &mut Vec<(String, Node)>) {
     let one = operation("getOperation", "One operation with its steps", "OperationView")
         .parameters(vec![parameter("path", "id", "string", "ULID of the operation.")]);
     paths.push(("/api/v1/operations/{id}".to_owned(), Node::object([("get", one.0)])));
-    let cancel = operation("cancelOperation", "End an operation; what was done stays", "OperationView")
-        .parameters(vec![parameter("path", "id", "string", "ULID of the operation.")]);
+    let cancel = operation(
+        "cancelOperation",
+        "End an operation: members that are added and own nothing go, what else was done stays",
+        "OperationView",
+    )
+    .parameters(vec![parameter("path", "id", "string", "ULID of the operation.")]);
     paths.push(("/api/v1/operations/{id}:cancel".to_owned(), Node::object([("post", cancel.0)])));
     let token = operation("createToken", "Make a token; it is shown this once", "CreateTokenResponse")
         .body(&["application/json"], "CreateTokenRequest");

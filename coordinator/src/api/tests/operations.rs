@@ -110,7 +110,11 @@ async fn an_operation_says_how_far_it_is_and_ends_when_somebody_cancels_it() {
     let (status, answer) = asking.ask("POST", &cancel(&reshard), &reader, "").await;
     assert_eq!(status, StatusCode::FORBIDDEN, "{answer:?}");
     for (path, code, part) in [
-        (cancel(&repair), 400, "cannot be cancelled: only the moving of slots"),
+        (
+            cancel(&repair),
+            400,
+            "cannot be cancelled: only the adding of shards or replicas, the moving of slots",
+        ),
         (format!("{reshard}:stop"), 422, "there is cancel"),
         (reshard.clone(), 400, ":cancel is there"),
         (cancel("/api/v1/operations/x"), 422, "there is no operation \"x\""),
@@ -160,6 +164,73 @@ async fn kc_and_grpc_cancel_too() {
     let none = v1::CancelOperationRequest { id: "x".to_owned() };
     let refused = operator.cancel_operation(signed(&asking.token, none)).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::NotFound);
+}
+
+/// A replica more was asked for, and nobody has room: what waits for it.
+async fn waits_for_room(asking: &Asking) -> String {
+    running(asking, &[]).await;
+    let request = |asking: &Asking| {
+        let state = asking.fake.api().store.local();
+        let (cluster, _) = state.clusters.iter().next().unwrap();
+        (*cluster, state.resources[&ResourceId::from(*cluster)].change.request)
+    };
+    let (cluster, made) = request(asking);
+    asking.fake.apply(vec![Command::Decide(Decision::Satisfied { cluster, request: made })]);
+    let more = STACK.replace("replicasPerShard: 0", "replicasPerShard: 1");
+    let applied = asking.kc("apply -f x", Some(&more)).await;
+    assert!(text(&applied, &["stdout"]).contains("Valkey/cache applied"), "{applied:?}");
+    let (kind, cause) = (OperationKind::Grow, "replicas are added".to_owned());
+    let operation = NewOperation { id: OperationId::from_u128(7), kind, cause, goal: None };
+    let (cluster, request) = request(asking);
+    let why = "host h1 is short of memory".to_owned();
+    let decision = Decision::AwaitPlace { cluster, request, operation, why };
+    asking.fake.apply(vec![Command::Decide(decision)]).remove(0).unwrap();
+    OperationId::from_u128(7).to_string()
+}
+
+#[tokio::test]
+async fn a_replica_without_a_place_is_taken_back_by_rest() {
+    let asking = Asking::new();
+    let path = format!("/api/v1/operations/{}", waits_for_room(&asking).await);
+    let (_, one) = asking.as_admin("GET", &path, "").await;
+    assert_eq!((text(&one, &["kind"]), text(&one, &["phase"])), ("grow", "running"), "{one:?}");
+    assert_eq!(one.get("cancellable"), Some(&Node::Bool(true)));
+    let of = format!("/api/v1/valkey/{}", text(&one, &["clusterId"]));
+    let asked = async || {
+        let (_, answer) = asking.as_admin("GET", &of, "").await;
+        answer.get("resource").unwrap().clone()
+    };
+    assert_eq!(asked().await.at(&["spec", "replicasPerShard"]), Some(&Node::Integer(1)));
+    let (status, one) = asking.as_admin("POST", &format!("{path}:cancel"), "").await;
+    assert_eq!((status, text(&one, &["phase"])), (StatusCode::OK, "cancelled"), "{one:?}");
+    let after = asked().await;
+    assert_eq!(after.at(&["spec", "replicasPerShard"]), Some(&Node::Integer(0)), "{after:?}");
+    let outcome = text(&after, &["status", "lastChangeRequest", "errorMessage"]);
+    assert!(
+        outcome.contains("cancelled by tester: the spec is the one before this change again"),
+        "{outcome}"
+    );
+    assert!(outcome.contains("put the change again when there is room for it"), "{outcome}");
+}
+
+#[tokio::test]
+async fn a_replica_without_a_place_is_taken_back_by_kc() {
+    let asking = Asking::new();
+    let id = waits_for_room(&asking).await;
+    let shown = asking.kc("get operation -o wide", None).await;
+    let line = text(&shown, &["stdout"]).lines().find(|line| line.starts_with(&id)).unwrap();
+    for part in ["grow", "replicas are added", "yes", "no place: host h1 is short of memory"] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    let answer = asking.kc(&format!("cancel operation {id}"), None).await;
+    let said = "cancelled; the spec is the one before, and what was placed goes: replicas are added";
+    assert!(text(&answer, &["stdout"]).contains(said), "{answer:?}");
+    let events = asking.kc("events", None).await;
+    for reason in ["NoPlace", "OperationCancelled"] {
+        assert!(text(&events, &["stdout"]).contains(reason), "{reason}: {events:?}");
+    }
+    let shown = asking.kc("get vk cache -o yaml", None).await;
+    assert!(text(&shown, &["stdout"]).contains("replicasPerShard: 0"), "{shown:?}");
 }
 
 /// Posts a command again with what the last answer said to echo.

@@ -7,6 +7,7 @@ mod day_two;
 mod day_two_edges;
 mod decisions;
 mod engines;
+mod growth;
 mod parameters;
 mod planned;
 mod properties;

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use shardplane_model::{
-    command::{Command, Decision},
-    resource::Outcome,
+    command::{Command, Decision, Delete},
+    engine::EngineKind,
+    resource::{Kind, Outcome},
     state::{OperationKind, OperationState},
 };
 use shardplane_proto::{
-    ids::{ClusterId, InstanceId, ResourceId},
+    ids::{ClusterId, InstanceId, RequestId, ResourceId},
     v1::{self, resource::Body},
 };
 use shardplane_sim::world::{World, cluster, metadata, user};
@@ -294,4 +295,33 @@ fn one_that_does_not_come_back_halts_and_is_cured_by_putting_the_set_back() {
     world.settles(600);
     assert!(having(&world, "io-threads", "3").len() >= 6);
     assert_eq!(condition(&world).status, "True");
+}
+
+#[test]
+fn a_set_that_was_swapped_with_a_shard_is_taken_back_with_it_while_it_is_there() {
+    for deleted in [false, true] {
+        let mut world = ready(3, 3, 1);
+        put_set(&mut world, OTHER, &[("hz", "50")]);
+        (0..3).for_each(|host| world.cordon(host, None));
+        world.put_cluster(with_set(4, 1, Some(OTHER))).unwrap();
+        world.run(30);
+        if deleted {
+            let kind = Kind::ParametersSet(EngineKind::Valkey);
+            let delete = Delete {
+                id: SET,
+                kind,
+                request: RequestId::from_u128(world.leader.id(world.now)),
+                by: user(),
+            };
+            world.leader.apply(world.now, vec![Command::Delete(delete)]).remove(0).unwrap();
+        }
+        let operation = world.leader.state.growing(ID.into()).unwrap().id;
+        let cancel = Command::CancelOperation { operation, by: user() };
+        world.leader.apply(world.now, vec![cancel]).remove(0).unwrap();
+        let spec = world.leader.state.resources[&ID].cluster_spec().unwrap();
+        let (set, hz) = if deleted { (OTHER, "50") } else { (SET, "10") };
+        assert_eq!((spec.groups().len(), spec.parameters_set()), (3, Some(set)));
+        world.settles(120);
+        assert_eq!(having(&world, "hz", hz).len(), 6);
+    }
 }

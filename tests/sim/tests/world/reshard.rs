@@ -249,7 +249,8 @@ fn three_to_four_moves_no_more_than_it_must_and_tells_how_far_it_is() {
     let operation = scene.running().unwrap();
     let goal = operation.goal.clone().unwrap();
     assert!(goal.what == "slots" && goal.amount <= 5462, "{goal:?}");
-    assert!(operation.cancellable() && operation.cause.contains("is added"), "{operation:?}");
+    assert!(operation.cause.contains("is added"), "{operation:?}");
+    assert_eq!(scene.world.leader.state.uncancellable(&operation), None);
     let status = scene.world.status(scene.id);
     let settled = status.conditions.iter().find(|c| c.r#type == "SlotsSettled").unwrap();
     assert!(settled.status == "False" && settled.message.contains("slots have moved"), "{settled:?}");
