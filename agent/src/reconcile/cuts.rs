@@ -3,7 +3,7 @@
 //! In: the newest accepted spec, be it of an earlier life, reports of guests, the contact. Out: the reconciler's set of cut ports, and
 //! the same set in the network part of a spec. The rule itself is in [`crate::lease`].
 
-use std::{collections::BTreeSet, fs, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fmt::Write as _, fs, path::PathBuf, sync::Arc, time::Duration};
 
 use shardplane_proto::{ids::InstanceId, v1};
 
@@ -32,36 +32,46 @@ pub(super) fn mark(part: &mut v1::HostSpec, cut: &BTreeSet<InstanceId>) {
     }
 }
 
-/// The file that tells the next life of the agent from when leases count. Lost with the boot, like the machines.
+/// The file that tells the next life of the agent from when leases count, and which ports are cut. Lost with the boot, like the machines.
 fn contact_file(shared: &Shared) -> PathBuf {
     shared.machines_dir.with_file_name("contact")
 }
 
 /// Takes over from the last life of the agent when the coordinator last granted something: an agent that was away for longer than the
-/// lease cuts at once.
-pub(super) fn remember(shared: &Shared) {
+/// lease cuts at once. Answers the ports that were cut: a welcome that came since renews leases, and confirms none of them.
+pub(super) fn remember(shared: &Shared) -> BTreeSet<InstanceId> {
     let text = fs::read_to_string(contact_file(shared)).unwrap_or_default();
-    if let Some((boot, nanos)) = text.split_once(' ')
-        && boot == shared.boot_id
-        && let Ok(nanos) = nanos.trim().parse()
-    {
+    let mut words = text.split_whitespace();
+    if words.next() != Some(&*shared.boot_id) {
+        return BTreeSet::new();
+    }
+    if let Some(nanos) = words.next().and_then(|nanos| nanos.parse().ok()) {
         shared.contact.granted(BootTime::after(Duration::from_nanos(nanos)).min(BootTime::now()));
     }
-}
-
-/// Notes it for the next life. A note that cannot be written is an older one, and only cuts sooner.
-pub(super) fn note_contact(shared: &Shared) {
-    let Some(granted) = shared.contact.now().granted else { return };
-    let file = contact_file(shared);
-    let fresh = file.with_extension("new");
-    let written = fs::write(&fresh, format!("{} {}\n", shared.boot_id, granted.nanos()))
-        .and_then(|()| fs::rename(&fresh, &file));
-    if let Err(error) = written {
-        tracing::warn!(%error, "cannot note the last contact in {}", file.display());
+    let cut: BTreeSet<InstanceId> = words.filter_map(|id| id.parse().ok()).collect();
+    for id in &cut {
+        tracing::warn!(instance = %id, "its port was cut, and stays so until the coordinator confirms it");
     }
+    cut
 }
 
 impl Reconciler {
+    /// Notes for the next life what this one knows. A note that cannot be written is an older one, and only cuts sooner.
+    pub(super) fn note_contact(&self) {
+        let Some(granted) = self.shared.contact.now().granted else { return };
+        let file = contact_file(&self.shared);
+        let fresh = file.with_extension("new");
+        let mut note = format!("{} {}", self.shared.boot_id, granted.nanos());
+        for id in &self.cut {
+            // Writing into a String cannot fail.
+            let _ = write!(note, " {id}");
+        }
+        let written = fs::write(&fresh, note).and_then(|()| fs::rename(&fresh, &file));
+        if let Err(error) = written {
+            tracing::warn!(%error, "cannot note the last contact in {}", file.display());
+        }
+    }
+
     fn leased(&self) -> Option<Arc<v1::HostSpec>> {
         self.wanted.as_ref().map(|wanted| Arc::clone(&wanted.spec)).or_else(|| self.held.clone())
     }
@@ -95,6 +105,10 @@ impl Reconciler {
         cut.extend(self.cut.iter().filter(leaving));
         let changed = cut != self.cut;
         self.cut = cut;
+        if changed {
+            // Before the network follows: what a life has cut the next one knows.
+            self.note_contact();
+        }
         changed
     }
 

@@ -87,7 +87,7 @@ impl Reconciler {
             let desired = if fenced { Desired::Fence { port_cut: false } } else { Desired::Observe };
             machines.insert(id, Machine::own(id, Arc::clone(&shared), desired, running)?);
         }
-        cuts::remember(&shared);
+        let cut = cuts::remember(&shared);
         Ok(Self {
             shared,
             specs,
@@ -97,7 +97,7 @@ impl Reconciler {
             leaving: BTreeMap::new(),
             wanted: None,
             held,
-            cut: BTreeSet::new(),
+            cut,
             network: None,
             confirming: None,
             undecided: false,
@@ -130,7 +130,7 @@ impl Reconciler {
                     }
                 }
                 () = tokio::time::sleep(cuts::LOOK_EVERY) => {
-                    cuts::note_contact(&self.shared);
+                    self.note_contact();
                     if !self.review_cuts() {
                         continue;
                     }

@@ -7,12 +7,13 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
-    sched::{CloneFlags, unshare},
+    sched::{CloneFlags, setns, unshare},
     sys::signal::{Signal, kill},
     unistd::{Pid, geteuid},
 };
@@ -103,6 +104,24 @@ impl Host {
     /// A path in the host's folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// Runs code in a network namespace of this host's agent; sockets that it opens stay there.
+    pub fn inside<T: Send + 'static>(&self, netns: &str, code: impl FnOnce() -> T + Send + 'static) -> T {
+        self.thread_inside(netns, code).join().unwrap()
+    }
+
+    /// The same, on a thread that goes on.
+    pub fn thread_inside<T: Send + 'static>(
+        &self,
+        netns: &str,
+        code: impl FnOnce() -> T + Send + 'static,
+    ) -> JoinHandle<T> {
+        let namespace = fs::File::open(self.path("run/netns").join(netns)).unwrap();
+        thread::spawn(move || {
+            setns(namespace, CloneFlags::CLONE_NEWNET).unwrap();
+            code()
+        })
     }
 
     /// Gives the state its own small file system.

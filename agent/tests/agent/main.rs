@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod coordinator;
+mod fences;
 mod host;
 
 use std::{
