@@ -98,6 +98,18 @@ pub struct Cluster<'w> {
     ground: [(&'static str, String); 3],
 }
 
+fn manifest(shape: &Shape, metadata: &Value, subnet: &str) -> Value {
+    let shards: Vec<Value> = (0..shape.shards).map(|_| json!({"id": id(), "vpcSubnetId": subnet})).collect();
+    json!({
+        "apiVersion": "v1", "kind": "Valkey", "metadata": metadata,
+        "spec": {
+            "shards": shards, "replicasPerShard": shape.replicas, "rootPassword": shape.password,
+            "valkeyVersion": shape.version, "vmOfferId": "g3-1c1-100", "volumeOfferId": "gp3-750",
+            "volumeSizeGiB": 1,
+        },
+    })
+}
+
 impl<'w> Cluster<'w> {
     /// Makes the ground and submits the cluster; answers its change request too.
     ///
@@ -117,19 +129,28 @@ impl<'w> Cluster<'w> {
         api.apply("vpc", &json!({"metadata": metadata(&vpc), "spec": {}}), ten)?;
         let spec = json!({"vpcId": vpc, "ipv4Cidr": "10.20.0.0/24"});
         api.apply("vpc-subnet", &json!({"metadata": metadata(&subnet), "spec": spec}), ten)?;
-        let shards: Vec<Value> =
-            (0..shape.shards).map(|_| json!({"id": id(), "vpcSubnetId": subnet})).collect();
-        let manifest = json!({
-            "apiVersion": "v1", "kind": "Valkey", "metadata": metadata(&cluster),
-            "spec": {
-                "shards": shards, "replicasPerShard": shape.replicas, "rootPassword": shape.password,
-                "valkeyVersion": shape.version, "vmOfferId": "g3-1c1-100", "volumeOfferId": "gp3-750",
-                "volumeSizeGiB": 1,
-            },
-        });
+        let manifest = manifest(shape, &metadata(&cluster), &subnet);
         let request = api.submit("valkey", &manifest)?;
         let ground = [("vpc-subnet", subnet), ("vpc", vpc), ("folder", folder)];
         Ok((Self { world, api, id: cluster, manifest, ground }, request))
+    }
+
+    /// Makes another cluster in the same subnet and waits until it is whole.
+    ///
+    /// # Errors
+    /// When it does not become whole within a minute.
+    pub fn neighbour(&self, shape: &Shape) -> Result<Self> {
+        let cluster = id();
+        let mut metadata = self.manifest["metadata"].clone();
+        metadata["id"] = cluster.as_str().into();
+        metadata["name"] = format!("n{}", &cluster[cluster.len() - 8..]).into();
+        let [(_, subnet), ..] = &self.ground;
+        let manifest = manifest(shape, &metadata, subnet);
+        let request = self.api.submit("valkey", &manifest)?;
+        let neighbour = Self { id: cluster, manifest, ..self.clone() };
+        neighbour.api.settle("valkey", &request, Duration::from_secs(60))?;
+        neighbour.wait_whole(Duration::from_secs(10))?;
+        Ok(neighbour)
     }
 
     /// Makes a cluster and waits until it is whole; answers how long its change request took.

@@ -11,6 +11,7 @@ mod growth;
 mod hosts;
 mod interrupted;
 mod leaders;
+mod lease;
 mod maintenance;
 mod modify;
 mod parameters;

@@ -3,29 +3,14 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::{Value, json};
+use serde_json::json;
 use shardplane_e2e::{Cluster, Instance, Shape, lib_dir, measured, on_stage, process};
-use shardplane_harness::{Api, WorldOptions, wait_until};
+use shardplane_harness::{WorldOptions, wait_until};
 
 use crate::{
     REPAIR, SOON,
-    story::{nothing_lost, writer},
+    story::{host_id, nothing_lost, order, writer},
 };
-
-/// The id of a host by its index.
-fn host_id(api: &Api, index: u32) -> Result<String> {
-    let hosts = api.items("hosts", "")?;
-    let is =
-        |host: &&Value| host["name"].as_str().and_then(shardplane_harness::World::host_index) == Some(index);
-    let host = hosts.iter().find(is).with_context(|| format!("no host {index} in {hosts:?}"))?;
-    Ok(host["id"].as_str().context("a host without an id")?.to_owned())
-}
-
-fn act(api: &Api, host: &str, verb: &str, body: &Value) -> Result<Value> {
-    let reply = api.post(&format!("/api/v1/hosts/{host}:{verb}"), body)?;
-    ensure!(reply.status == 200, "{verb} of host {host}: {} {}", reply.status, reply.body);
-    Ok(reply.body)
-}
 
 #[test]
 fn omi_7_a_host_is_emptied_under_a_writer_and_used_again() {
@@ -40,7 +25,7 @@ fn omi_7_a_host_is_emptied_under_a_writer_and_used_again() {
         let writer = writer(&cluster, "drain", &[primary.host])?;
         writer.progresses(100, SOON)?;
         let host = host_id(&cluster.api, primary.host)?;
-        act(&cluster.api, &host, "drain", &json!({"reason": "new disks"}))?;
+        order(&cluster.api, &host, "drain", &json!({"reason": "new disks"}))?;
         let drained = || {
             let reply = cluster.api.get(&format!("/api/v1/hosts/{host}/drain"));
             let reply = reply.map_err(|error| format!("{error:#}"))?;
@@ -58,7 +43,7 @@ fn omi_7_a_host_is_emptied_under_a_writer_and_used_again() {
         let status = cluster.status()?;
         ensure!(status["antiAffinityOk"] == true && status["primarySpreadOk"] == true, "{status}");
         ensure!(cluster.instances()?.iter().all(|i| i.host != primary.host), "something came back");
-        let host = act(&cluster.api, &host, "uncordon", &json!({}))?;
+        let host = order(&cluster.api, &host, "uncordon", &json!({}))?;
         ensure!(host["cordon"].is_null() && host["drain"].is_null(), "{host}");
         nothing_lost(&cluster, writer)
     });

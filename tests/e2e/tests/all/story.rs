@@ -1,10 +1,12 @@
-//! What most stories have in common. In: a cluster. Out: a writer beside it, the moment of a failover, and the verdict at the end.
+//! What most stories have in common. In: a cluster. Out: a writer beside it, the moment of a failover, what an operator orders, and the
+//! verdict at the end.
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 use shardplane_e2e::{Cluster, Instance, engine, measured, process};
-use shardplane_harness::{ValkeyClient, Writer, wait_until};
+use shardplane_harness::{Api, ValkeyClient, World, Writer, wait_until};
 
 use crate::SOON;
 
@@ -86,5 +88,48 @@ pub fn stepped_down(cluster: &Cluster<'_>, old: &Instance) -> Result<()> {
     let steps = operations.iter().filter_map(|operation| operation["steps"].as_array()).flatten();
     let ordered = steps.into_iter().any(|step| step["name"] == back.as_str());
     ensure!(primary.id != old.id || ordered, "the old primary is the primary: {primary:?}; {operations:?}");
+    Ok(())
+}
+
+/// The id of a host by its index.
+pub fn host_id(api: &Api, index: u32) -> Result<String> {
+    let hosts = api.items("hosts", "")?;
+    let is = |host: &&Value| host["name"].as_str().and_then(World::host_index) == Some(index);
+    let host = hosts.iter().find(is).with_context(|| format!("no host {index} in {hosts:?}"))?;
+    Ok(host["id"].as_str().context("a host without an id")?.to_owned())
+}
+
+/// What an operator orders of a host: a verb of its resource.
+pub fn order(api: &Api, host: &str, verb: &str, body: &Value) -> Result<Value> {
+    let reply = api.post(&format!("/api/v1/hosts/{host}:{verb}"), body)?;
+    ensure!(reply.status == 200, "{verb} of host {host}: {} {}", reply.status, reply.body);
+    Ok(reply.body)
+}
+
+/// A replica hears from the silence of a dead host's network only after the engine's own repl-timeout (60 s).
+pub const PROVED: Duration = Duration::from_secs(180);
+
+/// Waits until `replica` is a master by its own word.
+pub fn leads(client: &mut ValkeyClient, replica: &Instance, deadline: Duration) -> Result<Duration> {
+    let is_master = || match engine::role(client, &replica.endpoint) {
+        Ok(role) if role == "master" => Ok(()),
+        Ok(role) => Err(role),
+        Err(error) => Err(format!("{error:#}")),
+    };
+    Ok(wait_until(&format!("{} taking over", replica.endpoint), deadline, is_master)?.1)
+}
+
+/// The operation that promoted the first of them, with the proofs told in an event; once a majority is there again the engine elects
+/// the others itself.
+pub fn taken_over(cluster: &Cluster<'_>) -> Result<()> {
+    let ended = || match cluster.operation("takeover") {
+        Ok(operation) if operation["phase"] == "succeeded" => Ok(()),
+        Ok(operation) => Err(operation.to_string()),
+        Err(error) => Err(format!("{error:#}")),
+    };
+    wait_until("the takeover having ended", SOON, ended)?;
+    let events = cluster.api.items("events", &cluster.id)?;
+    let told = |reason: &str| events.iter().filter(|event| event["reason"] == reason).count();
+    ensure!(told("Fenced") >= 1 && told("TakenOver") >= 1, "{events:?}");
     Ok(())
 }
