@@ -5,12 +5,15 @@ use std::sync::{Arc, Mutex};
 use futures::{FutureExt as _, future::BoxFuture};
 use shardplane_model::{
     command::{Applied, Command, Entry},
-    observed::{HostReport, Observed},
+    observed::{HostReport, MemberReport, Observed},
     refusal::Refusal,
     state::{Scope, Settings, State, Token, VmOffer, VolumeOffer},
     time::Millis,
 };
-use shardplane_proto::ids::{Generation, HostId};
+use shardplane_proto::{
+    ids::{Generation, HostId, InstanceId},
+    v1,
+};
 use tokio::sync::watch;
 
 use super::{
@@ -78,6 +81,32 @@ impl Fake {
         };
         let hosts = hosts.iter().map(|host| (*host, report.clone())).collect();
         *self.observed.lock().unwrap() = Arc::new(Observed { hosts, ..Observed::default() });
+    }
+
+    /// A host that is heard just now says that it has stopped an instance, as its newest spec wants.
+    pub fn hear_fenced(&self, host: HostId, instance: InstanceId) {
+        self.hear(&[host]);
+        let mut observed = Observed::clone(&self.observed.lock().unwrap());
+        let accepted = Generation(*self.applied.borrow());
+        observed.hosts.entry(host).and_modify(|report| report.accepted = accepted);
+        let report = MemberReport {
+            host,
+            at: self.clock.now(),
+            machine: v1::MachineState::Down,
+            message: "fenced: the machine is stopped".to_owned(),
+            engine_state: v1::EngineState::Stopped,
+            engine_message: String::new(),
+            engine: None,
+            config_generation: 1,
+            restart_generation: 0,
+            failed_since: None,
+            silent_since: None,
+            detached_since: None,
+            fenced: true,
+            port_cut: true,
+        };
+        observed.members.insert(instance, report);
+        *self.observed.lock().unwrap() = Arc::new(observed);
     }
 
     /// Makes a token with these scopes.

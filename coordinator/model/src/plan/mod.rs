@@ -31,6 +31,7 @@ pub use drain::{Left, LeftPhase, left};
 pub use explain::explain;
 pub use foresee::{Foreseen, Question, foresee, foresee_all};
 pub use outlook::Outlook;
+pub(crate) use proof::stopped;
 pub use rehearse::{Fate, Pause, Reach, Rehearsal, Rehearsed, RehearsedCluster, rehearse};
 pub(crate) use rollout::shortfall;
 

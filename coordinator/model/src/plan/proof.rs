@@ -15,7 +15,7 @@ use crate::{
 const PROOF_LATE: Millis = Millis::seconds(60);
 
 /// The desired state on which its host says that it is stopped, if it does.
-pub(super) fn stopped(old: &Member<'_>, fence: &Fence) -> Option<Generation> {
+pub(crate) fn stopped(old: &Member<'_>, fence: &Fence) -> Option<Generation> {
     let accepted = old.host_report.map(|report| report.accepted).unwrap_or_default();
     let says = old.fresh && old.report.is_some_and(|report| report.fenced);
     (says && accepted >= fence.generation).then_some(accepted)

@@ -10,8 +10,8 @@ use super::{engine_word, machine_word};
 use crate::{
     engine::{Member, Role},
     observed::{MemberReport, Observed},
-    plan::{LeftPhase, cluster_view, left},
-    state::{Drain, Footprint, Host, Intent, Presence, Severity, State},
+    plan::{LeftPhase, cluster_view, left, stopped},
+    state::{Drain, Fence, Footprint, Host, Intent, Presence, Severity, State},
     time::Timestamp,
 };
 
@@ -174,10 +174,21 @@ pub fn instances(state: &State, observed: &Observed, now: Timestamp, filter: &st
                 role: role.to_owned(),
                 message: format!("{cause} {said}").trim().to_owned(),
                 last_report_time: member.report.map(|r| r.at.to_string()).unwrap_or_default(),
+                fence: instance.fence.as_ref().map(|fence| fenced(member, fence)),
             });
         }
     }
     v1::InstanceList { items }
+}
+
+/// What the log says about a fence, and what its host says.
+fn fenced(member: &Member<'_>, fence: &Fence) -> v1::FenceView {
+    v1::FenceView {
+        time: fence.since.to_string(),
+        operation_id: fence.operation.to_string(),
+        heir_id: fence.heir.map(|heir| heir.to_string()).unwrap_or_default(),
+        confirmed: stopped(member, fence).is_some(),
+    }
 }
 
 /// What a report says, when it is recent enough to tell how things are.

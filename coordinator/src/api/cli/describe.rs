@@ -13,7 +13,7 @@ use super::{
     super::verbs::Session,
     answer::{Answer, Failure},
     args::{Args, Output},
-    columns, get, lookup, manifest, operator, table,
+    columns, get, lookup, manifest, operator, rows, table,
     types::{self, Type},
 };
 
@@ -55,6 +55,7 @@ fn cluster(session: &Session, resource: &Resource, text: &mut String) {
     let id = resource.id.to_string();
     let instances = view::instances(&session.state, &session.observed, session.now(), &id).items;
     let rows = instances.into_iter().map(|i| {
+        let intent = rows::intent(&i);
         vec![
             i.shard_index.to_string(),
             i.role,
@@ -63,7 +64,7 @@ fn cluster(session: &Session, resource: &Resource, text: &mut String) {
             i.address,
             i.machine,
             i.engine_state,
-            i.intent,
+            intent,
             i.message,
         ]
     });

@@ -122,7 +122,7 @@ pub fn instances(list: v1::InstanceList) -> List {
             instance.address.clone(),
             instance.machine.clone(),
             instance.engine_state.clone(),
-            instance.intent.clone(),
+            intent(&instance),
         ],
         wide: vec![instance.mac.clone(), instance.last_report_time.clone(), instance.message.clone()],
         node: node("InstanceView", &instance),
@@ -134,6 +134,13 @@ pub fn instances(list: v1::InstanceList) -> List {
         wide: vec!["MAC", "LAST-REPORT", "MESSAGE"],
         items: list.items.into_iter().map(item).collect(),
     }
+}
+
+/// What the log wants of an instance: `wanted,fenced` while it must not serve, `wanted,fenced?` while its host has not confirmed that it
+/// does not.
+pub fn intent(instance: &v1::InstanceView) -> String {
+    let fenced = instance.fence.as_ref().map(|fence| if fence.confirmed { ",fenced" } else { ",fenced?" });
+    format!("{}{}", instance.intent, fenced.unwrap_or_default())
 }
 
 /// Chains of tasks.

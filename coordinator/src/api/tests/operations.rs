@@ -139,6 +139,45 @@ async fn an_operation_says_how_far_it_is_and_ends_when_somebody_cancels_it() {
     assert!(text(&events, &["stdout"]).contains("OperationCancelled"), "{events:?}");
 }
 
+/// What the log wants shows before its host has said anything, and beside what that says.
+#[tokio::test]
+async fn a_fenced_instance_shows_that_it_must_not_serve_and_whether_its_host_says_so() {
+    let asking = Asking::new();
+    let (cluster, ids) = running(&asking, &[OperationKind::Takeover]).await;
+    let shown = async |words: &str| text(&asking.kc(words, None).await, &["stdout"]).to_owned();
+    let free = shown("get instance").await;
+    assert!(free.contains(" wanted") && !free.contains("fenced"), "{free}");
+    let instance = InstanceId::from_u128(1);
+    let operation = NewOperation {
+        id: ids[0].parse().unwrap(),
+        kind: OperationKind::Takeover,
+        cause: "its shard has no primary".to_owned(),
+        goal: None,
+    };
+    let (cluster, instances) = (cluster.parse().unwrap(), vec![instance]);
+    let fence = Decision::Fence { cluster, away: instances.clone(), instances, operation };
+    for answer in asking.fake.apply(vec![Command::Decide(fence)]) {
+        answer.unwrap();
+    }
+    let fenced = async || {
+        let (_, list) = asking.as_admin("GET", "/api/v1/instances", "").await;
+        let Some(Node::List(items)) = list.get("items") else { panic!("{list:?}") };
+        items[0].get("fence").unwrap().clone()
+    };
+    let one = fenced().await;
+    assert_eq!(members(&one), ["time", "operationId", "heirId", "confirmed"]);
+    assert_eq!(one.get("confirmed"), Some(&Node::Bool(false)));
+    assert_eq!((text(&one, &["operationId"]), text(&one, &["heirId"])), (ids[0].as_str(), ""));
+    let silent = shown("get instance").await;
+    assert!(silent.contains(" wanted,fenced?"), "{silent}");
+    asking.fake.hear_fenced(HostId::from_u128(1), instance);
+    assert_eq!(fenced().await.get("confirmed"), Some(&Node::Bool(true)));
+    for words in ["get instance", "describe valkey cache"] {
+        let proved = shown(words).await;
+        assert!(proved.contains(" wanted,fenced") && !proved.contains("fenced?"), "{words}: {proved}");
+    }
+}
+
 #[tokio::test]
 async fn kc_and_grpc_cancel_too() {
     let asking = Asking::new();
