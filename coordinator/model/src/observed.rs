@@ -9,7 +9,7 @@ use shardplane_proto::{
 };
 
 use crate::{
-    engine::Report,
+    engine::{Report, UnderWay},
     time::{Millis, Timestamp},
 };
 
@@ -73,6 +73,8 @@ pub struct MemberReport {
     pub silent_since: Option<Timestamp>,
     /// Since when it follows another member and does not hear it, likewise.
     pub detached_since: Option<Timestamp>,
+    /// How far the last step was of which it told that; the log knows more when that step has ended.
+    pub under_way: Option<UnderWay>,
     /// Its port is cut and its machine proved absent, on a spec that wants it so.
     pub fenced: bool,
     /// Its port is cut.
@@ -80,12 +82,13 @@ pub struct MemberReport {
 }
 
 /// What may last from one report of a member to the next.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lasting {
     at: Timestamp,
     failed: Option<Timestamp>,
     silent: Option<Timestamp>,
     detached: Option<Timestamp>,
+    under_way: Option<UnderWay>,
 }
 
 impl MemberReport {
@@ -103,6 +106,8 @@ impl MemberReport {
         self.at = at;
         self.failed_since = self.failed().then(|| before.failed.unwrap_or(at));
         self.silent_since = self.engine.is_none().then(|| before.silent.unwrap_or(at));
+        // A step that is over is not told of any more, and its outcome comes by another way.
+        self.under_way = self.engine.as_ref().and_then(Report::under_way).or(before.under_way);
         self.detached_since = detached.then(|| before.detached.filter(|_| unbroken).unwrap_or(at));
         self
     }
@@ -114,6 +119,7 @@ impl MemberReport {
             failed: self.failed_since,
             silent: self.silent_since,
             detached: self.detached_since,
+            under_way: self.under_way.clone(),
         }
     }
 }

@@ -109,6 +109,7 @@ fn healthy(state: &State, observed: &mut Observed) {
                 failed_since: None,
                 silent_since: None,
                 detached_since: None,
+                under_way: None,
                 fenced: false,
                 port_cut: false,
             };

@@ -216,7 +216,7 @@ fn take(observed: &mut Observed, host: HostId, at: Timestamp, said: Said) {
         }
     }
     for (id, member) in said.members {
-        observed.members.insert(id, member.heard(lasting.get(&id).copied(), at));
+        observed.members.insert(id, member.heard(lasting.get(&id).cloned(), at));
     }
 }
 
@@ -240,6 +240,7 @@ mod tests {
             failed_since: None,
             silent_since: None,
             detached_since: None,
+            under_way: None,
             fenced: false,
             port_cut: false,
         }

@@ -152,6 +152,7 @@ pub(super) fn report(
                 failed_since: None,
                 silent_since: None,
                 detached_since: None,
+                under_way: None,
                 fenced: instance.fenced,
                 port_cut: instance.port_cut,
             },

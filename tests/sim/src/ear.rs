@@ -125,7 +125,7 @@ impl Leader {
             self.observed.members.iter().map(|(id, member)| (*id, member.lasting())).collect();
         self.observed.members.retain(|_, member| member.host != host);
         for (id, member) in said.members {
-            self.observed.members.insert(id, member.heard(lasting.get(&id).copied(), at));
+            self.observed.members.insert(id, member.heard(lasting.get(&id).cloned(), at));
         }
         self.outcomes.extend(said.outcomes);
     }

@@ -143,6 +143,7 @@ impl SimHost {
                 failed_since: None,
                 silent_since: None,
                 detached_since: None,
+                under_way: None,
                 fenced: machine.fenced(now),
                 port_cut: machine.cut,
             };

@@ -164,7 +164,7 @@ impl Machine {
                 continue;
             }
             let (now, delay) = (around.now, around.rng.below(750));
-            let job = self.jobs.entry(task_id).or_insert_with(|| Job::new(now + delay));
+            let job = self.jobs.entry(task_id).or_insert_with(|| Job::new(task_id, now + delay));
             if now < job.began {
                 continue;
             }

@@ -121,6 +121,7 @@ impl Mesh {
                 keys_done: job.counts.get("keys").copied().unwrap_or(0),
                 keys_left: source.keys.count(slot, slot),
                 large_key: None,
+                task_id: job.task.to_string(),
             });
             if target.slots.owner(slot) != Some(to) {
                 target.importing.insert(slot, source.id);

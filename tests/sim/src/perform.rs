@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 
 use prost::Message as _;
 use shardplane_model::command::Ended;
-use shardplane_proto::v1::{self, valkey_task::Step};
+use shardplane_proto::{
+    ids::TaskId,
+    v1::{self, valkey_task::Step},
+};
 
 use super::{
     mesh::{Cause, Mesh},
@@ -18,14 +21,15 @@ const CATCHES_UP: u64 = 1 << 20;
 /// A task under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
+    pub task: TaskId,
     pub began: u64,
     pub counts: BTreeMap<String, u64>,
     pub notes: Vec<String>,
 }
 
 impl Job {
-    pub fn new(now: u64) -> Self {
-        Self { began: now, counts: BTreeMap::new(), notes: Vec::new() }
+    pub fn new(task: TaskId, now: u64) -> Self {
+        Self { task, began: now, counts: BTreeMap::new(), notes: Vec::new() }
     }
 
     pub fn count(&mut self, what: &str, amount: u64) {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use shardplane_proto::{
-    ids::{GroupId, InstanceId, ResourceId},
+    ids::{GroupId, InstanceId, ResourceId, TaskId},
     v1,
 };
 
@@ -272,6 +272,15 @@ pub enum Report {
     Valkey(v1::ValkeyReport),
 }
 
+/// How far a step is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnderWay {
+    /// The step.
+    pub task: TaskId,
+    /// What it has done so far, by the names that its outcome counts with.
+    pub counts: BTreeMap<String, u64>,
+}
+
 /// What a running engine says about its parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InForce {
@@ -282,8 +291,8 @@ pub struct InForce {
 }
 
 impl Report {
-    /// What the step under way has done so far, by the names that its outcome counts with.
-    pub fn under_way(&self) -> Vec<(&'static str, u64)> {
+    /// What the step under way has done so far.
+    pub fn under_way(&self) -> Option<UnderWay> {
         match self {
             Report::Valkey(report) => valkey::facts::under_way(report),
         }

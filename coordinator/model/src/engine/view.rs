@@ -224,6 +224,15 @@ impl ClusterView<'_> {
         }
     }
 
+    /// How much of what the operation that runs shall move is where it shall be; none when none runs.
+    pub fn moved(&self) -> Option<u64> {
+        match self.spec {
+            ClusterSpec::Valkey(_) => {
+                valkey::progress::of(self).map(|progress| progress.goal - progress.left)
+            }
+        }
+    }
+
     /// What would travel for a layout, as things are now.
     pub fn travels(&self, layout: &Layout) -> Vec<Travel> {
         match layout {

@@ -10,6 +10,7 @@ use shardplane_proto::{
 
 use crate::{
     observed::Observed,
+    plan::cluster_view,
     state::{Operation, OperationKind, OperationState, State, Task, TaskState},
     time::Timestamp,
 };
@@ -52,16 +53,30 @@ fn step(task: &Task) -> v1::OperationStep {
     }
 }
 
-/// What its ended steps have done, and its running ones so far.
-fn counts(state: &State, observed: &Observed, operation: &Operation) -> BTreeMap<String, u64> {
+/// What its ended steps have done, and its running ones so far. Of what the goal counts the engine itself knows how much is left, whichever
+/// steps did the rest.
+fn counts(
+    state: &State,
+    observed: &Observed,
+    now: Timestamp,
+    operation: &Operation,
+) -> BTreeMap<String, u64> {
     let mut counts = operation.counts.clone();
     let running = operation.tasks.iter().filter_map(|task| state.tasks.get(task));
     for task in running.filter(|task| task.state == TaskState::Running) {
-        let report = observed.members.get(&task.instance).and_then(|report| report.engine.as_ref());
-        for (what, amount) in report.map(|report| report.under_way()).unwrap_or_default() {
-            let sum = counts.entry(what.to_owned()).or_default();
-            *sum = sum.saturating_add(amount);
+        let told = observed.members.get(&task.instance).and_then(|report| report.under_way.as_ref());
+        let done = told.filter(|told| told.task == task.id).into_iter().flat_map(|told| &told.counts);
+        for (what, amount) in done.filter(|(_, amount)| **amount > 0) {
+            let sum = counts.entry(what.clone()).or_default();
+            *sum = sum.saturating_add(*amount);
         }
+    }
+    if let Some(goal) = operation.goal.as_ref().filter(|_| operation.state == OperationState::Running)
+        && let Some(view) = cluster_view(state, observed, operation.cluster, now)
+        && view.reshard.is_some_and(|reshard| reshard.id == operation.id)
+        && let Some(moved) = view.moved()
+    {
+        counts.insert(goal.what.clone(), moved);
     }
     counts
 }
@@ -103,7 +118,7 @@ pub fn operation(
         OperationState::Cancelled { by } => ("cancelled", format!("cancelled by {by}")),
         OperationState::Running => ("running", operation.halted.clone().unwrap_or_default()),
     };
-    let counts = counts(state, observed, operation);
+    let counts = counts(state, observed, now, operation);
     let (progress, estimate) = progress(operation, &counts, &steps, now);
     let resource = state.resources.get(&ResourceId::from(operation.cluster));
     Some(v1::OperationView {

@@ -80,6 +80,8 @@ pub struct Report {
 /// What a task did so far. It outlives a task that fails or is broken off.
 #[derive(Debug, Default)]
 pub struct Done {
+    /// Which task.
+    pub task_id: String,
     /// Counted, by what: for example slots and keys.
     pub counts: BTreeMap<String, u64>,
     /// For people, although it may have gone well.

@@ -207,7 +207,8 @@ impl Supervisor {
         {
             let engine = engine.clone();
             self.jobs.spawn(async move {
-                let (mut done, deadline) = (Done::default(), engine.deadline(&task.payload));
+                let deadline = engine.deadline(&task.payload);
+                let mut done = Done { task_id: task.task_id, ..Done::default() };
                 let result = in_time(deadline, engine.perform(&task.payload, &mut done)).await;
                 Job::Performed(result, done)
             });

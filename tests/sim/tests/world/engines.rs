@@ -2,9 +2,12 @@
 //! contract of `valkey.proto`.
 
 use prost::Message as _;
-use shardplane_proto::v1::{
-    self, ValkeyTask,
-    valkey_task::{CloseSlot, CloseSlots, MoveSlots, StandDown, Step, Takeover},
+use shardplane_proto::{
+    ids::TaskId,
+    v1::{
+        self, ValkeyTask,
+        valkey_task::{CloseSlot, CloseSlots, MoveSlots, StandDown, Step, Takeover},
+    },
 };
 use shardplane_sim::{
     keys,
@@ -44,7 +47,7 @@ fn moves(from: u32, to: u32, target: NodeId) -> Step {
 
 /// The step again and again, with the world going on in between.
 fn whole(world: &mut World, node: NodeId, step: &Step, most: usize) -> (Job, Result<(), String>) {
-    let mut job = Job::new(world.now);
+    let mut job = Job::new(TaskId::from_u128(1), world.now);
     for _ in 0..most {
         if let Some(result) = perform(&mut world.mesh, node, &mut job, step.clone(), world.now) {
             return (job, result);
@@ -86,7 +89,7 @@ fn a_half_moved_slot_keeps_its_keys_through_a_new_primary_and_comes_back() {
     let (mut world, masters) = ready();
     let before = values(&world, &masters);
     let slot = keys::slot_of(4);
-    let mut job = Job::new(world.now);
+    let mut job = Job::new(TaskId::from_u128(1), world.now);
     let now = world.now;
     assert_eq!(perform(&mut world.mesh, masters[0], &mut job, moves(slot, slot, masters[1]), now), None);
     let first = &world.mesh.nodes[&masters[0]];
@@ -145,7 +148,7 @@ fn takeover_asks_nobody_and_a_node_that_stands_down_is_not_elected() {
     let (mut world, masters) = ready();
     let replica = world.mesh.nodes.values().find(|n| n.primary == Some(masters[0])).unwrap().id;
     let now = world.now;
-    let mut job = Job::new(now);
+    let mut job = Job::new(TaskId::from_u128(1), now);
     let mut one = |world: &mut World, step| perform(&mut world.mesh, replica, &mut job, step, now).unwrap();
     one(&mut world, Step::StandDown(StandDown { on: true })).unwrap();
     // A leader would let it stand again: nobody leaves.

@@ -11,7 +11,7 @@ use shardplane_proto::{
 };
 
 use super::ownership;
-use crate::engine::{ClusterView, Fact, Member, PeerVerdict, Report, Role};
+use crate::engine::{ClusterView, Fact, Member, PeerVerdict, Report, Role, UnderWay};
 
 /// The part of a node's report that the log keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,9 +64,10 @@ pub fn fact(report: &v1::ValkeyReport) -> ValkeyFact {
 }
 
 /// How far the move of slots is that this node performs.
-pub fn under_way(report: &v1::ValkeyReport) -> Vec<(&'static str, u64)> {
-    let moving = report.slot_move.as_ref();
-    moving.map_or_else(Vec::new, |at| vec![("slots", at.slots_done.into()), ("keys", at.keys_done)])
+pub fn under_way(report: &v1::ValkeyReport) -> Option<UnderWay> {
+    let at = report.slot_move.as_ref()?;
+    let counts = [("slots".to_owned(), at.slots_done.into()), ("keys".to_owned(), at.keys_done)];
+    Some(UnderWay { task: at.task_id.parse().ok()?, counts: counts.into() })
 }
 
 /// The newest fact of a member.

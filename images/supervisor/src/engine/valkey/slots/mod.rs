@@ -83,7 +83,7 @@ pub async fn move_slots(mut context: Context<'_>, task: &MoveSlots) -> Result<()
         return Err(EngineError::Refused(format!("the address of node {} is missing", task.target_node_id)));
     };
     let began = Instant::now();
-    let _running = context.progress.start();
+    let _running = context.progress.start(&context.done.task_id);
     let mut from = Node::local(context.control, context.config).await?;
     let mut to = Node::peer(&task.target_node_id, address, &context.config.password).await?;
     if from.id == to.id {
@@ -106,7 +106,7 @@ pub async fn move_slots(mut context: Context<'_>, task: &MoveSlots) -> Result<()
 /// Closes the slots of the task. All are tried; the first failure is told.
 pub async fn close_slots(mut context: Context<'_>, task: &CloseSlots) -> Result<(), EngineError> {
     let began = Instant::now();
-    let _running = context.progress.start();
+    let _running = context.progress.start(&context.done.task_id);
     let mut local = Node::local(context.control, context.config).await?;
     let password = context.config.password.clone();
     let mut mover = context.mover(0);

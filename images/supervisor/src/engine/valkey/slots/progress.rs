@@ -48,8 +48,9 @@ impl Progress {
     }
 
     /// The task that `Running` stands for is over when that goes, however it ends.
-    pub fn start(&self) -> Running<'_> {
-        self.change(|progress| *progress = ValkeySlotMove::default());
+    pub fn start(&self, task_id: &str) -> Running<'_> {
+        let fresh = ValkeySlotMove { task_id: task_id.to_owned(), ..ValkeySlotMove::default() };
+        self.change(|progress| *progress = fresh);
         Running(self)
     }
 }
@@ -72,13 +73,13 @@ mod tests {
         let progress = Progress::default();
         assert_eq!(progress.now(), None);
         {
-            let _running = progress.start();
+            let _running = progress.start("t1");
             progress.at(5, 100);
             progress.large(ValkeyLargeKey { name: "k".into(), ..Default::default() });
             progress.keys(60);
             let now = progress.now().unwrap();
             assert_eq!((now.slot, now.keys_left, now.keys_done, now.slots_done), (5, 40, 60, 0));
-            assert!(now.large_key.is_some());
+            assert!(now.large_key.is_some() && now.task_id == "t1");
             progress.slot_done();
             progress.at(6, 0);
             let now = progress.now().unwrap();
