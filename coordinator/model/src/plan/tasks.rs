@@ -17,6 +17,9 @@ const SETTLES: Millis = Millis::seconds(2);
 const LINGERS: Millis = Millis::seconds(10);
 /// Longest pause between two tries of a failing step.
 const LONGEST_PAUSE: Millis = Millis::seconds(30);
+/// The same for a step that moves data: it is tried so often, and people wait for its end. What cannot be reached is not tried at all, so
+/// who refuses that often means it.
+const LONGEST_PAUSE_OF_A_MOVE: Millis = Millis::seconds(8);
 
 /// How long after the last of `same` (ended tasks of one step) the step may be tried again.
 pub(super) fn pause(same: &[&Task]) -> Millis {
@@ -96,7 +99,9 @@ pub(super) fn reconcile(
             plan.wait(cluster, format!("{} on instance {}", step.name, step.instance));
             continue;
         }
-        let (last, pause) = (same.iter().filter_map(|task| task.ended).max(), pause(&same));
+        let moves = view.cluster.engine.is_move(&step.payload);
+        let longest = if moves { LONGEST_PAUSE_OF_A_MOVE } else { LONGEST_PAUSE };
+        let (last, pause) = (same.iter().filter_map(|task| task.ended).max(), pause(&same).min(longest));
         if let Some(ended) = last
             && view.now.since(ended) < pause
         {

@@ -15,7 +15,7 @@ use shardplane_proto::{
 
 use super::{
     BUS_PORT, PORT, SLOTS,
-    facts::{fact_of, report_of},
+    facts::{fact_of, report_of, works},
     layout::{Run, SlotLayout},
     marks,
     ownership::{Owned, heard, known},
@@ -348,6 +348,14 @@ impl<'v> Picture<'v> {
                 .push(format!("slot {} moves when shard {silent} has a primary that answers", run.start));
             return;
         };
+        let sees = |peer: &v1::ValkeyPeer| peer.node_id == target.report.node_id && works(peer);
+        if !source.report.peers.iter().any(sees) {
+            next.waiting.push(format!(
+                "slot {} moves when instance {} sees instance {} at work",
+                run.start, source.member.instance.id, target.member.instance.id
+            ));
+            return;
+        }
         let step = self.move_to(source, target, run.start, run.end);
         match self.failures(&step) {
             (tries, Some(error)) if tries >= TRIES => {
