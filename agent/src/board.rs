@@ -69,6 +69,11 @@ impl Board {
         self.edit(id, |entry| entry.port_cut = cut);
     }
 
+    /// Whether the port of an instance is cut, in the kernel.
+    pub fn is_port_cut(&self, id: InstanceId) -> bool {
+        self.lock().entries.get(&id).is_some_and(|entry| entry.port_cut)
+    }
+
     /// What the guest says, while its machine runs and it is connected.
     pub fn guest(&self, id: InstanceId) -> Option<v1::GuestReport> {
         self.lock().entries.get(&id).and_then(|entry| entry.guest.clone())

@@ -55,7 +55,7 @@ impl GuestLink {
     ///
     /// # Errors
     /// When the socket cannot be made.
-    pub fn listen(socket: &Path, id: InstanceId, board: Arc<Board>) -> io::Result<Self> {
+    pub fn listen(socket: &Path, id: InstanceId, board: Arc<Board>, may_write: MayWrite) -> io::Result<Self> {
         match std::fs::remove_file(socket) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
@@ -64,7 +64,7 @@ impl GuestLink {
         std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
         let (wanted, wanted_of_task) = watch::channel(ForGuest::default());
         let (connected_of_task, connected) = watch::channel(false);
-        let task = Link { id, board, wanted: wanted_of_task, connected: connected_of_task };
+        let task = Link { id, may_write, board, wanted: wanted_of_task, connected: connected_of_task };
         let task = tokio::spawn(task.run(listener));
         Ok(Self { wanted, connected, task, socket: socket.to_owned() })
     }
@@ -89,8 +89,12 @@ impl Drop for GuestLink {
     }
 }
 
+/// Whether a guest that stood still may take writes again, by what it says.
+pub type MayWrite = Box<dyn Fn(&v1::GuestReport) -> bool + Send + Sync>;
+
 struct Link {
     id: InstanceId,
+    may_write: MayWrite,
     board: Arc<Board>,
     wanted: watch::Receiver<ForGuest>,
     connected: watch::Sender<bool>,
@@ -159,7 +163,14 @@ impl Link {
                 frame = connection.next() => {
                     heard = Instant::now();
                     match decode(frame)? {
-                        v1::from_guest::Body::Report(report) => self.board.set_guest(self.id, Some(report), ""),
+                        v1::from_guest::Body::Report(report) => {
+                            let wake = report.held_wake;
+                            let confirm = wake != 0 && (self.may_write)(&report);
+                            self.board.set_guest(self.id, Some(report), "");
+                            if confirm {
+                                send(&mut connection, v1::to_guest::Body::Confirm(v1::GuestConfirm { wake })).await?;
+                            }
+                        }
                         v1::from_guest::Body::Outcome(outcome) => self.take(outcome, &wanted),
                         v1::from_guest::Body::Hello(_) => return Err("it said hello twice".into()),
                     }
@@ -269,7 +280,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("host.sock");
         let board = Arc::new(Board::default());
-        let link = GuestLink::listen(&socket, ID, Arc::clone(&board)).unwrap();
+        let link =
+            GuestLink::listen(&socket, ID, Arc::clone(&board), Box::new(|report| report.live_copies > 0))
+                .unwrap();
         board.set_machine(ID, v1::MachineState::Running, "", 1);
         let mut guest = Guest::dial(&socket).await;
         assert!(link.connected_within(Duration::from_secs(5)).await);
@@ -290,6 +303,17 @@ mod tests {
         };
         eventually("the report is on the board", || starts() == Some(7)).await;
         assert!(board.has_outcome("a") && !board.has_outcome("never asked for"));
+
+        // It stood still: it is answered when it may write, and not before.
+        for (wake, live_copies) in [(0, 1), (1, 0), (2, 1)] {
+            let report = v1::GuestReport { held_wake: wake, live_copies, ..Default::default() };
+            guest.say(v1::from_guest::Body::Report(report)).await;
+        }
+        let confirm = guest.hear().await;
+        assert!(
+            matches!(confirm, Some(v1::to_guest::Body::Confirm(v1::GuestConfirm { wake: 2 }))),
+            "{confirm:?}"
+        );
 
         // A supervisor that was restarted: the old connection counts no longer.
         let mut newer = Guest::dial(&socket).await;

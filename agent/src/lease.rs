@@ -49,6 +49,19 @@ pub fn decide(
     (!valid && !all_follow).then_some(Cut::LeaseOver)
 }
 
+/// Whether a guest that stood still may take writes again, by a report from after that: nobody can have been promoted in its place, or its
+/// port is cut, as `cut` says, and opens only with a new spec. A welcome alone is not enough: the spec that follows it may say fenced.
+pub fn may_write(
+    spec: &v1::InstanceSpec,
+    guest: &v1::GuestReport,
+    heard: Heard,
+    cut: bool,
+    now: BootTime,
+) -> bool {
+    let leased = spec.fenced || spec.lease_ms > 0;
+    cut || !leased || (heard.confirmed && decide(spec, Some(guest), heard, false, now).is_none())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,5 +114,29 @@ mod tests {
         }
         assert_eq!(decide(&spec(false, 0), None, confirmed, true, start), None);
         assert_eq!(decide(&spec(false, 0), None, welcomed, true, start), Some(Cut::LeaseOver));
+    }
+
+    #[test]
+    fn a_guest_that_stood_still_writes_again_when_nobody_can_have_been_promoted() {
+        let start = BootTime::now();
+        let confirmed = Heard { granted: Some(start), confirmed: true, ..Heard::default() };
+        let welcomed = Heard { confirmed: false, ..confirmed };
+        let (follow, alone) = (guest(2, false), guest(0, false));
+        let leased = spec(false, 30_000);
+        for (guest, heard, cut, at, expected) in [
+            (&alone, confirmed, false, start, true),
+            (&alone, welcomed, false, start, false),
+            (&alone, confirmed, false, start + LEASE, false),
+            (&alone, confirmed, true, start + LEASE, true),
+            (&follow, confirmed, false, start + LEASE, true),
+            (&follow, welcomed, false, start + LEASE, false),
+        ] {
+            assert_eq!(may_write(&leased, guest, heard, cut, at), expected, "{guest:?} {heard:?} {cut}");
+        }
+        assert!(
+            may_write(&spec(false, 0), &alone, welcomed, false, start + LEASE),
+            "nobody could be promoted"
+        );
+        assert!(!may_write(&spec(true, 0), &follow, confirmed, false, start), "fenced, and not yet cut");
     }
 }

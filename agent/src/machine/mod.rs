@@ -21,9 +21,11 @@ use tokio::{
 
 use crate::{
     board::Board,
+    boot_time::BootTime,
     contact::Contact,
     guest_link::GuestLink,
     images::Images,
+    lease,
     ledger::{Ledger, ProcessId},
     reconcile::network::HostNetwork,
     vmm::Vmm,
@@ -111,6 +113,18 @@ pub struct Shared {
     pub removed: mpsc::Sender<InstanceId>,
 }
 
+impl Shared {
+    /// Whether a guest that stood still may take writes again, by its report from after that. The spec that was accepted last counts, be it
+    /// in an earlier life of the agent.
+    fn may_write(&self, id: InstanceId, report: &v1::GuestReport) -> bool {
+        let Some(accepted) = self.ledger.contents().accepted else { return false };
+        let text = id.to_string();
+        let spec = accepted.spec.instances.into_iter().find(|one| one.instance_id == text);
+        let cut = self.board.is_port_cut(id);
+        spec.is_some_and(|spec| lease::may_write(&spec, report, self.contact.now(), cut, BootTime::now()))
+    }
+}
+
 /// The handle of one machine. Dropping it lets the machine run and forgets it.
 #[derive(Debug)]
 pub struct Machine {
@@ -131,7 +145,9 @@ impl Machine {
     ) -> io::Result<Self> {
         let dir = shared.machines_dir.join(id.to_string());
         std::fs::create_dir_all(&dir)?;
-        let link = GuestLink::listen(&dir.join("host.sock"), id, Arc::clone(&shared.board))?;
+        let of = Arc::clone(&shared);
+        let may_write = Box::new(move |report: &v1::GuestReport| of.may_write(id, report));
+        let link = GuestLink::listen(&dir.join("host.sock"), id, Arc::clone(&shared.board), may_write)?;
         let (desired, wanted) = watch::channel(desired);
         let owner = owner::Owner::new(id, shared, link, wanted, running);
         Ok(Self { desired, owner: tokio::spawn(owner.run()) })

@@ -18,6 +18,8 @@ use nix::{
     unistd::{Pid, geteuid},
 };
 
+use shardplane_proto::ids::InstanceId;
+
 use crate::coordinator::TOKEN;
 
 const AGENT: &str = env!("CARGO_BIN_EXE_shardplane-agent");
@@ -181,6 +183,21 @@ impl Host {
             .collect();
         found.sort_unstable();
         found
+    }
+
+    /// Host pids of all processes of a machine.
+    pub fn processes_of(&self, instance: InstanceId) -> Vec<i32> {
+        let pid_namespace = |pid: &i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+        let is = |pid: &&i32| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            String::from_utf8_lossy(&environment).contains(&instance.to_string())
+        };
+        let machines = self.machines();
+        let init = machines.iter().find(is).unwrap();
+        let all = fs::read_dir("/proc").unwrap();
+        all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .filter(|pid| pid_namespace(pid) == pid_namespace(init))
+            .collect()
     }
 
     /// What of this host is still mounted or attached.

@@ -17,6 +17,7 @@ mod process;
 mod run;
 mod supervisor;
 mod tasks;
+mod wake;
 
 fn host_socket(arguments: impl Iterator<Item = String>) -> PathBuf {
     let mut arguments = arguments.skip(1);

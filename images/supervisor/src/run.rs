@@ -16,6 +16,7 @@ use crate::{
     host_link::{self, LinkEvent},
     image, lifecycle, pid1,
     supervisor::Supervisor,
+    wake::LOOK_EVERY,
 };
 
 /// How often the engine is asked about itself; every second time a report is sent whatever it says.
@@ -40,12 +41,16 @@ pub async fn run(host: PathBuf) -> anyhow::Result<()> {
     let link = tokio::spawn(host_link::keep(host, events));
     let mut supervisor = Supervisor::new(image);
     let mut ticks = interval(POLL);
+    let mut looks = interval(LOOK_EVERY);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut report_due = false;
 
     while !supervisor.is_over() {
         let deadline = supervisor.deadline();
         tokio::select! {
+            biased;
+            _ = looks.tick() => supervisor.look(),
             Some(event) = inbox.recv() => match event {
                 LinkEvent::Up(queue) => supervisor.connected(queue, from_guest::Body::Hello(hello.clone())),
                 LinkEvent::Received(message) => received(&mut supervisor, message).await,
@@ -68,6 +73,7 @@ pub async fn run(host: PathBuf) -> anyhow::Result<()> {
                 report_due = !report_due;
             }
         }
+        supervisor.look();
         supervisor.start_next_task();
         supervisor.send_report_if_changed();
     }
@@ -82,6 +88,7 @@ async fn received(supervisor: &mut Supervisor, message: ToGuest) {
     match message.body {
         Some(to_guest::Body::Config(config)) => supervisor.configure(config).await,
         Some(to_guest::Body::Task(task)) => supervisor.receive_task(task),
+        Some(to_guest::Body::Confirm(confirm)) => supervisor.confirmed(confirm.wake),
         Some(to_guest::Body::Stop(stop)) => supervisor.stop(Duration::from_millis(stop.deadline_ms.into())),
         None => tracing::warn!("the host sent a message this supervisor does not know; build the image anew"),
     }

@@ -134,6 +134,10 @@ pub trait Engine: Send + Sync {
     /// Brings the running engine from this config to `next`, as far as it goes without a restart. Answers the engine under `next`, which
     /// knows what the running one refused of it.
     fn apply<'a>(&'a self, next: &'a GuestConfig) -> BoxFuture<'a, Result<Arc<dyn Engine>, EngineError>>;
+    /// Lets no client write for that long, or until [`Engine::release_writes`]. Asked again it holds for longer.
+    fn hold_writes(&self, length: Duration) -> BoxFuture<'_, Result<(), EngineError>>;
+    /// Lets clients write again.
+    fn release_writes(&self) -> BoxFuture<'_, Result<(), EngineError>>;
     /// Asks the engine to end in order. The caller watches the process and kills it past the deadline.
     fn stop(&self) -> BoxFuture<'_, Result<(), EngineError>>;
     /// Why a restart that was ordered has to wait, as the engine's last report shows it.

@@ -32,6 +32,8 @@ pub enum Job {
     Applied(u32, u64, Result<Arc<dyn Engine>, EngineError>),
     /// The engine was asked to end.
     Stopped(Result<(), EngineError>),
+    /// The engine was told to hold writes (true), or to take them again.
+    Told(bool, Result<(), EngineError>),
 }
 
 impl Supervisor {
@@ -43,7 +45,7 @@ impl Supervisor {
         {
             let (engine, start, generation) = (engine.clone(), self.starts, *generation);
             let pause = if self.phase == Phase::Starting { STARTING_POLL } else { Duration::ZERO };
-            self.asking = true;
+            (self.asking, self.asked_after) = (true, self.wakes.count());
             self.jobs.spawn(async move {
                 sleep(pause).await;
                 Job::Asked(start, generation, in_time(JOB_DEADLINE, engine.report()).await)
@@ -144,6 +146,7 @@ impl Supervisor {
                 }
             }
             Ok(Job::Stopped(Ok(()))) => {}
+            Ok(Job::Told(hold, result)) => self.told(hold, result),
             Ok(Job::Stopped(Err(error))) if matches!(self.phase, Phase::Restarting { .. }) => {
                 tracing::debug!("asked the engine to end for a restart: {error}");
                 self.phase = Phase::Restarting { until: Instant::now() + lifecycle::RESTART_ENDS };
@@ -173,7 +176,7 @@ impl Supervisor {
         match answer {
             Ok(report) => {
                 self.latest = Some(report);
-                self.asked_under = generation;
+                (self.asked_under, self.answered_after) = (generation, self.asked_after);
                 self.answered = Instant::now();
                 self.silence.clear();
                 if self.phase == Phase::Starting {

@@ -16,7 +16,10 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use self::jobs::{Job, in_time};
+use self::{
+    jobs::{Job, in_time},
+    writes::Gate,
+};
 use crate::{
     engine::{self, Engine, EngineError, Report},
     image::Image,
@@ -25,10 +28,12 @@ use crate::{
     pid1::{self, Exit},
     process::{self, EngineProcess},
     tasks::Tasks,
+    wake::Wakes,
 };
 
 mod jobs;
 mod reports;
+mod writes;
 
 /// Netlink answers at once or not at all.
 const NIC_DEADLINE: Duration = Duration::from_secs(5);
@@ -65,6 +70,11 @@ pub struct Supervisor {
     asked_under: u64,
     /// When the engine answered last.
     answered: Instant,
+    wakes: Wakes,
+    gate: Gate,
+    /// Of [`Wakes::count`] when the engine was asked for the latest report, and for the one that is under way.
+    answered_after: u64,
+    asked_after: u64,
     /// Why the engine does not answer.
     silence: String,
     /// Why the newest config is not in force.
@@ -93,6 +103,10 @@ impl Supervisor {
             latest: None,
             asked_under: 0,
             answered: Instant::now(),
+            wakes: Wakes::default(),
+            gate: Gate::default(),
+            answered_after: 0,
+            asked_after: 0,
             silence: String::new(),
             refusal: String::new(),
             sent: None,
@@ -273,6 +287,7 @@ impl Supervisor {
             self.child_ended(pid, exit);
         }
         self.ask();
+        self.tell_writes();
         if matches!(self.phase, Phase::Starting | Phase::Running) {
             self.apply_wanted().await;
         }

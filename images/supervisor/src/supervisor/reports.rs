@@ -48,6 +48,7 @@ impl Supervisor {
             live_copies: self.latest.as_ref().map_or(0, |report| report.live_copies),
             read_only: hung.is_none() && self.latest.as_ref().is_some_and(|report| report.read_only),
             config_generation: self.config_generation(),
+            held_wake: self.held_wake(),
             restart_generation: self.in_force.as_ref().map_or(0, |in_force| in_force.restart),
         }
     }
@@ -65,10 +66,10 @@ impl Supervisor {
             Phase::Restarting { .. } => format!("{} was asked to end and start anew", self.image.engine),
             Phase::Stopping { .. } => format!("{} was asked to end and is stopping", self.image.engine),
             Phase::Stopped => "stopped".to_owned(),
-            Phase::Starting | Phase::Running => [&self.silence, &self.refusal]
+            Phase::Starting | Phase::Running => [&self.silence, &self.refusal, self.wakes.text()]
                 .into_iter()
                 .filter(|text| !text.is_empty())
-                .cloned()
+                .map(ToString::to_string)
                 .collect::<Vec<_>>()
                 .join("; "),
         }

@@ -6,15 +6,18 @@ use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     process::{Child, Command},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use prost::Message as _;
 use shardplane_proto::v1::{
-    EngineState, FromGuest, GuestConfig, GuestHello, GuestNic, GuestReport, GuestStop, GuestTask,
-    TaskOutcome, ToGuest, ValkeyConfig, ValkeyDirective, ValkeyReport, ValkeyTask, from_guest, to_guest,
-    valkey_config::OtherPrimary, valkey_task::Step,
+    EngineState, FromGuest, GuestConfig, GuestConfirm, GuestHello, GuestNic, GuestReport, GuestStop,
+    GuestTask, TaskOutcome, ToGuest, ValkeyConfig, ValkeyDirective, ValkeyReport, ValkeyTask, from_guest,
+    to_guest, valkey_config::OtherPrimary, valkey_task::Step,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -53,7 +56,9 @@ pub struct Guest {
     pub said: Arc<Mutex<Said>>,
     pub launcher: Child,
     pub booted: Instant,
-    writer: Arc<tokio::sync::Mutex<Option<OwnedWriteHalf>>>,
+    /// Whether a guest that stood still gets its host's word at once, as on a busy machine it may.
+    pub confirms: Arc<AtomicBool>,
+    writer: Writer,
     host: JoinHandle<()>,
 }
 
@@ -85,7 +90,8 @@ impl Guest {
         }
         let said = Arc::new(Mutex::new(Said::default()));
         let writer = Arc::default();
-        let host = listen(dir, &said, &writer);
+        let confirms = Arc::new(AtomicBool::new(true));
+        let host = listen(dir, &said, &writer, &confirms);
         let booted = Instant::now();
         let launcher = Command::new("unshare")
             .args([
@@ -108,7 +114,7 @@ impl Guest {
             ])
             .spawn()
             .unwrap();
-        let guest = Self { number, dir: dir.to_owned(), said, launcher, booted, writer, host };
+        let guest = Self { number, dir: dir.to_owned(), said, launcher, booted, confirms, writer, host };
         guest.plug().await;
         guest
     }
@@ -138,7 +144,7 @@ impl Guest {
     pub async fn restart_host(&mut self) {
         self.host.abort();
         *self.writer.lock().await = None;
-        self.host = listen(&self.dir, &self.said, &self.writer);
+        self.host = listen(&self.dir, &self.said, &self.writer, &self.confirms);
     }
 
     pub fn address(&self) -> String {
@@ -213,18 +219,15 @@ impl Guest {
     }
 
     pub async fn send(&self, body: to_guest::Body) {
-        let message = ToGuest { body: Some(body) }.encode_to_vec();
-        let mut writer = self.writer.lock().await;
-        let writer = writer.as_mut().unwrap();
-        writer.write_u32(message.len() as u32).await.unwrap();
-        writer.write_all(&message).await.unwrap();
+        say(self.writer.lock().await.as_mut().unwrap(), body).await.unwrap();
     }
 
     pub async fn stop(mut self) {
         self.send(to_guest::Body::Stop(GuestStop { deadline_ms: 8000 })).await;
         let status = until("the end of the guest", || self.launcher.try_wait().unwrap()).await;
         assert!(status.success(), "{status}");
-        assert_eq!(self.said.lock().unwrap().reports.last().unwrap().state(), EngineState::Stopped);
+        // What it said last may still be on its way when its process is gone.
+        self.state(EngineState::Stopped).await;
     }
 
     /// Waits for a report of this state, newer than what was there before.
@@ -249,15 +252,12 @@ impl Guest {
 
     /// Pid of the engine, as this process sees it: the child of the supervisor, which is the child of the launcher.
     pub fn engine_pid(&self) -> Option<i32> {
-        let child = |pid: u32| {
-            std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
-                .ok()?
-                .split(' ')
-                .next()?
-                .parse()
-                .ok()
-        };
-        child(child(self.launcher.id())?).map(u32::cast_signed)
+        child(self.supervisor_pid()?)
+    }
+
+    /// Pid of the supervisor, likewise.
+    pub fn supervisor_pid(&self) -> Option<i32> {
+        child(self.launcher.id().cast_signed())
     }
 }
 
@@ -276,13 +276,29 @@ impl Drop for Guest {
     }
 }
 
+async fn say(to: &mut OwnedWriteHalf, body: to_guest::Body) -> std::io::Result<()> {
+    let message = ToGuest { body: Some(body) }.encode_to_vec();
+    to.write_u32(message.len() as u32).await?;
+    to.write_all(&message).await
+}
+
+fn child(pid: i32) -> Option<i32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split(' ').next()?.parse().ok()
+}
+
 type Writer = Arc<tokio::sync::Mutex<Option<OwnedWriteHalf>>>;
 
-fn listen(dir: &Path, said: &Arc<Mutex<Said>>, writer: &Writer) -> JoinHandle<()> {
+fn listen(
+    dir: &Path,
+    said: &Arc<Mutex<Said>>,
+    writer: &Writer,
+    confirms: &Arc<AtomicBool>,
+) -> JoinHandle<()> {
     let socket = dir.join("host/host.sock");
     let _ = std::fs::remove_file(&socket);
     let listener = UnixListener::bind(&socket).unwrap();
-    let (said, writer) = (said.clone(), writer.clone());
+    let (said, writer, confirms) = (said.clone(), writer.clone(), confirms.clone());
     tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
@@ -294,8 +310,16 @@ fn listen(dir: &Path, said: &Arc<Mutex<Said>>, writer: &Writer) -> JoinHandle<()
                 if read.read_exact(&mut frame).await.is_err() {
                     break;
                 }
+                let body = FromGuest::decode(frame.as_slice()).unwrap().body.unwrap();
+                if let from_guest::Body::Report(GuestReport { held_wake: wake @ 1.., .. }) = &body
+                    && confirms.load(Ordering::Relaxed)
+                    && let Some(writer) = writer.lock().await.as_mut()
+                {
+                    // A connection that ended meanwhile is none to tell it on.
+                    let _ended = say(writer, to_guest::Body::Confirm(GuestConfirm { wake: *wake })).await;
+                }
                 let mut said = said.lock().unwrap();
-                match FromGuest::decode(frame.as_slice()).unwrap().body.unwrap() {
+                match body {
                     from_guest::Body::Hello(hello) => said.hellos.push(hello),
                     from_guest::Body::Report(report) => said.reports.push(report),
                     from_guest::Body::Outcome(outcome) => said.outcomes.push(outcome),

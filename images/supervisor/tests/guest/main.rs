@@ -23,6 +23,7 @@ mod limits;
 mod load;
 mod parameters;
 mod slots;
+mod suspended;
 use host::{Guest, PASSWORD, client, config_of, ip, other_primary, until};
 
 const INSIDE: &str = "SHARDPLANE_GUEST_TEST";

@@ -202,6 +202,19 @@ impl Engine for Valkey {
         })
     }
 
+    fn hold_writes(&self, length: Duration) -> BoxFuture<'_, Result<(), EngineError>> {
+        let milliseconds = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
+        let mut pause = redis::pipe();
+        pause.cmd("CLIENT").arg("PAUSE").arg(milliseconds).arg("WRITE").ignore();
+        Box::pin(async move { self.control.ask(&pause).await })
+    }
+
+    fn release_writes(&self) -> BoxFuture<'_, Result<(), EngineError>> {
+        let mut unpause = redis::pipe();
+        unpause.cmd("CLIENT").arg("UNPAUSE").ignore();
+        Box::pin(async move { self.control.ask(&unpause).await })
+    }
+
     fn restart_waits(&self, latest: &Report) -> Option<&'static str> {
         if !self.refused.is_empty() {
             return Some("the engine refused a part of its config, so it is not restarted for the rest");

@@ -1,0 +1,107 @@
+//! Standing still: the machine was suspended, or frozen with all that runs in it.
+//!
+//! In: looks at a clock that goes on meanwhile. Out: whether the engine's writes are to be held. Pure but for the clock; the supervisor looks
+//! at every event and at least every [`LOOK_EVERY`].
+//!
+//! A guest that stood still may have been replaced: its lease ended, and nobody was there to cut its port. The agent of a host that slept
+//! notices as late as its next look; so the first who notices holds the writes, until the agent has confirmed that the lease is in force or
+//! that the port is cut. What clients had sent before the engine hears of the hold is taken: that is the time until this process gets its
+//! turn, at most a look, and one round of the engine's loop.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// How often the clock is looked at when nothing else happens. A frozen process finds its timers overdue and looks at once; after a
+/// suspension of the machine timers go on where they stood.
+pub const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Shorter ones are within what the coordinator waits beyond the end of a lease.
+const LONG: Duration = Duration::from_secs(1);
+
+/// What is known of standing still.
+#[derive(Debug, Default)]
+pub struct Wakes {
+    looked: Option<Duration>,
+    count: u64,
+    confirmed: u64,
+}
+
+/// The time since the boot, suspensions included.
+fn boot_time() -> Duration {
+    let time = clock_gettime(ClockId::Boottime);
+    // Neither is ever negative: the clock starts at the boot.
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+impl Wakes {
+    /// Looks at the clock. Some, with how long it was, when the guest stood still until now.
+    pub fn look(&mut self) -> Option<Duration> {
+        self.look_at(boot_time())
+    }
+
+    fn look_at(&mut self, now: Duration) -> Option<Duration> {
+        let gap = now.saturating_sub(self.looked.replace(now).unwrap_or(now));
+        (gap > LONG).then(|| {
+            self.count += 1;
+            gap
+        })
+    }
+
+    /// How often it stood still.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Whether writes are held.
+    pub fn holds(&self) -> bool {
+        self.confirmed < self.count
+    }
+
+    /// For people.
+    pub fn text(&self) -> &'static str {
+        if self.holds() {
+            "stood still; takes no writes until its host confirms that nobody else was promoted"
+        } else {
+            ""
+        }
+    }
+
+    /// The host's word about everything until this wake. True when it ends the hold.
+    pub fn confirm(&mut self, wake: u64) -> bool {
+        let held = self.holds();
+        self.confirmed = self.confirmed.max(wake.min(self.count));
+        held && !self.holds()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_gap_holds_until_the_newest_wake_is_confirmed() {
+        let mut wakes = Wakes::default();
+        let at = Duration::from_millis;
+        assert_eq!((wakes.look_at(at(5_000)), wakes.holds()), (None, false), "the first look");
+        assert_eq!((wakes.look_at(at(6_000)), wakes.holds()), (None, false), "a busy machine");
+        assert_eq!((wakes.look_at(at(7_001)), wakes.holds()), (Some(at(1_001)), true));
+        assert_eq!(wakes.look_at(at(60_000)), Some(at(52_999)));
+        assert!(
+            !wakes.confirm(1) && wakes.holds(),
+            "the word about an earlier wake says nothing of this one"
+        );
+        assert!(!wakes.confirm(0) && wakes.holds());
+        assert!(wakes.confirm(2) && !wakes.holds());
+        assert!(!wakes.confirm(9) && !wakes.confirm(2), "nothing was held");
+        assert!(
+            wakes.look_at(at(70_000)).is_some() && wakes.holds(),
+            "a word ahead of its time does not count"
+        );
+    }
+
+    #[test]
+    fn the_clock_goes_on() {
+        assert!(boot_time() > Duration::ZERO);
+    }
+}
