@@ -99,6 +99,7 @@ fn log() -> Vec<Entry> {
         config_generation: Generation::default(),
         restart_generation: Generation::default(),
         fence: None,
+        succeeded_by: None,
     };
     let fact = valkey::facts::ValkeyFact {
         stands_down: false,

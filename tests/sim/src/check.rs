@@ -90,7 +90,11 @@ pub fn leavers_win_nothing(state: &State, mesh: &Mesh, plan: &Plan) {
             let present = state.hosts[&instance.host].presence == Presence::Present;
             for node in up.filter(|_| goes_on && present) {
                 let wins = node.is_slot_master() || (node.primary.is_some() && !node.stands_down);
-                assert!(!wins, "{id} is let go and may be a primary by the time it stops: {node:#?}");
+                assert!(
+                    !wins,
+                    "{id} is let go and may be a primary by the time it stops: {decision:?}; the log knows {:?}; it follows {:x?}",
+                    instance.fact, node.primary
+                );
             }
         }
     }

@@ -13,6 +13,7 @@ use super::{
     rng::Rng,
     slot_table::SlotTable,
     truth,
+    world::STEP,
 };
 
 /// Redirections that a client follows.
@@ -174,7 +175,12 @@ impl Clients {
                 let (acked, at) = promised.acked[key];
                 // What an engine that is down has lost is seen when it is back, or when another is in its place.
                 let owner = table.owner(slot_of(key)).and_then(|owner| mesh.nodes.get(&owner));
-                let Some(owner) = owner.filter(|owner| owner.up && !owner.frozen) else { continue };
+                let Some(owner) = owner.filter(|owner| owner.up) else { continue };
+                if owner.frozen {
+                    // Its disk gets nothing meanwhile.
+                    promised.acked[key].1 += STEP;
+                    continue;
+                }
                 let there = read(mesh, &table, key).unwrap_or(0);
                 if there >= acked {
                     if let Some(to) = owner.migrating.get(&slot_of(key)) {

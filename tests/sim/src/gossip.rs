@@ -66,6 +66,35 @@ impl Node {
         }
     }
 
+    /// What the other knows of slots that this node claims: the engine tells a master whose claim is old who owns them by now.
+    fn hear_update(&mut self, of: &Node, now: u64) {
+        if !self.is_slot_master() {
+            return;
+        }
+        for (start, end) in self.owns(self.id) {
+            for (from, to, owner) in of.slots.within(start, end) {
+                let Some(owner) = owner.filter(|owner| *owner != self.id && *owner != of.id) else {
+                    continue;
+                };
+                let newer = of.peers.get(&owner).map_or(0, |peer| peer.epoch);
+                let Some(peer) = self.peers.get_mut(&owner).filter(|_| newer > self.epoch) else { continue };
+                (peer.epoch, peer.primary) = (peer.epoch.max(newer), None);
+                let shard = peer.shard;
+                self.slots.set(from, to, owner);
+                if self.is_slot_master() {
+                    self.lose(from, to);
+                } else if shard == self.shard || self.directives.changes_shard() {
+                    self.follow(owner, now);
+                    return;
+                } else {
+                    self.lose(from, to);
+                    self.has_data = false;
+                    return;
+                }
+            }
+        }
+    }
+
     /// Slots went to another: keys that were left in them are deleted, and they are not migrating any more.
     pub fn lose(&mut self, start: u32, end: u32) {
         self.migrating.retain(|slot, _| !(start..=end).contains(slot));
@@ -135,6 +164,7 @@ impl Node {
             };
             self.know(node, now);
             self.hear_claims(node, now);
+            self.hear_update(node, now);
             if node.peers.contains_key(&self.id) {
                 self.hear_gossip(node, now);
             }

@@ -7,7 +7,7 @@ use prost::Message as _;
 use shardplane_model::command::Ended;
 use shardplane_proto::{
     ids::{InstanceId, TaskId},
-    v1,
+    v1::{self, valkey_config::OtherPrimary},
 };
 
 use super::{
@@ -241,7 +241,10 @@ impl Machine {
         if engine.up {
             return true;
         }
-        let heir = config.other_primary.as_ref().filter(|heir| heir.config_epoch > engine.epoch);
+        let fences = engine.fences;
+        engine.fences = fences.max(config.other_primary.as_ref().map_or(0, |heir| heir.succeeded));
+        let after = |heir: &&OtherPrimary| heir.succeeded > fences || heir.config_epoch > engine.epoch;
+        let heir = config.other_primary.as_ref().filter(after);
         if let Some(heir) = heir.filter(|_| engine.started > 0 && engine.primary.is_none()) {
             engine.yields(number(&heir.node_id).unwrap(), heir.ip.parse().unwrap(), around.now);
         }

@@ -106,18 +106,34 @@ impl Mesh {
         let Some(primary) = candidate.primary else { return };
         let agrees = |voter: &NodeId| {
             let voter = &self.nodes[voter];
-            voter.peers.get(&primary).is_some_and(|peer| peer.fail)
+            // Its word is for one epoch once, and not for slots that somebody owns by a newer one.
+            let stale = candidate.owns(primary).into_iter().any(|(start, end)| {
+                let known = voter.slots.within(start, end);
+                known.into_iter().any(|(_, _, owner)| {
+                    owner.is_some_and(|owner| voter.epoch_of(owner) > candidate.epoch_of(primary))
+                })
+            });
+            !stale
+                && voter.current_epoch <= candidate.current_epoch
+                && voter.peers.get(&primary).is_some_and(|peer| peer.fail)
                 && voter.voted_at.get(&primary).is_none_or(|at| now - at > NODE_TIMEOUT * 2)
         };
         let votes: Vec<NodeId> =
             self.voters_for(&candidate, primary, reach).into_iter().filter(agrees).collect();
-        for voter in &votes {
-            self.nodes.get_mut(voter).unwrap().voted_at.insert(primary, now);
-        }
+        self.vote(&votes, &candidate, primary, now);
         if votes.len() >= candidate.majority() {
             self.promote(id, primary, Cause::Vote);
         } else {
             self.nodes.get_mut(&id).unwrap().next_try = now + NODE_TIMEOUT * 2 + rng.below(1_000);
+        }
+    }
+
+    /// These have given their word for an epoch, and give it nobody else.
+    pub fn vote(&mut self, voters: &[NodeId], candidate: &Node, primary: NodeId, now: u64) {
+        for voter in voters {
+            let voter = self.nodes.get_mut(voter).unwrap();
+            voter.voted_at.insert(primary, now);
+            voter.current_epoch = voter.current_epoch.max(candidate.current_epoch + 1);
         }
     }
 

@@ -106,8 +106,10 @@ pub struct Node {
     pub rejoins_at: u64,
     /// Writes wait: a replica takes over in order.
     pub paused_until: u64,
-    /// It stands in no election.
+    /// It stands in no election; on its disk.
     pub stands_down: bool,
+    /// The number of the last fence that it started after; on its disk.
+    pub fences: u64,
     pub directives: Shared<Directives>,
     /// While a task of it moves slots.
     pub moving: Option<v1::ValkeySlotMove>,
@@ -155,6 +157,7 @@ impl Node {
             rejoins_at: 0,
             paused_until: 0,
             stands_down: false,
+            fences: 0,
             directives: Shared::default(),
             moving: None,
             disk_full: false,
@@ -305,8 +308,6 @@ impl Node {
     /// The engine's process ends; what it wrote is still in the machine's cache, unless it writes nothing.
     pub fn end(&mut self) {
         (self.up, self.link_up, self.sync_until, self.moving) = (false, false, None, None);
-        // Set while it ran, not written to its file.
-        self.stands_down = false;
         self.copies.clear();
         // With an append-only file an engine starts without a place in anybody's stream.
         (self.offset, self.keys.stream) = (0, Arc::default());

@@ -169,9 +169,11 @@ impl Mesh {
         if candidate.lag > CATCHES_UP {
             return Err("it did not catch up in time".to_owned());
         }
-        if self.voters_for(&candidate, primary, reach).len() < candidate.majority() {
+        let voters = self.voters_for(&candidate, primary, reach);
+        if voters.len() < candidate.majority() {
             return Err("the failover was not voted for in time".to_owned());
         }
+        self.vote(&voters, &candidate, primary, now);
         let old = self.nodes.get_mut(&primary).ok_or("the primary is gone")?;
         old.paused_until = now + NODE_TIMEOUT * 2;
         let (offset, keys, has_data) = (old.offset, old.keys.clone(), old.has_data);

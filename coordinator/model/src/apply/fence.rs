@@ -25,6 +25,14 @@ fn fenced(state: &State, cluster: ClusterId) -> impl Iterator<Item = (&Instance,
     members.filter_map(|instance| Some((instance, instance.fence.as_ref()?)))
 }
 
+/// Whether `new` leads in the place of `old`, which is fenced: by a higher epoch, or because it was chosen to and does by now. The epoch alone
+/// does not tell: the old one may have raised its own where nobody saw it.
+pub(crate) fn succeeds(new: &Instance, old: &Instance, fence: &Fence) -> bool {
+    let Some(theirs) = fact(new) else { return false };
+    let newer = fence.heir == Some(new.id) || fact(old).is_some_and(|olds| theirs.outranks(olds));
+    newer && theirs.claims_primary() && new.wanted() && new.fence.is_none() && new.id != old.id
+}
+
 /// The shard whose takeover has to end before `heir` may take over `group`: whoever was chosen before may have been promoted, and leads
 /// by now with a higher epoch, or is fenced, too.
 pub(crate) fn under_way(
@@ -35,9 +43,7 @@ pub(crate) fn under_way(
 ) -> Option<GroupId> {
     let pending = |(old, fence): &(&Instance, &Fence)| {
         let before = fence.heir.filter(|before| *before != heir).and_then(|id| state.instances.get(&id));
-        let settled = |before: &Instance| {
-            before.group != group && fact(before).zip(fact(old)).is_some_and(|(new, old)| new.outranks(old))
-        };
+        let settled = |before: &Instance| before.group != group && succeeds(before, old, fence);
         before.is_some_and(|before| before.wanted() && before.fence.is_none() && !settled(before))
     };
     fenced(state, cluster).find(pending).map(|(old, _)| old.group)
@@ -189,24 +195,31 @@ impl Step<'_> {
             .filter(|(old, _)| instances.contains(&old.id))
             .map(|(old, fence)| (old.id, fence.clone()))
             .collect();
+        let mut successors = Vec::new();
         for (id, fence) in &released {
             let Some(old) = self.state.instances.get(id) else { continue };
-            let succeeded = self.state.instances_of(cluster).any(|other| {
-                let outranks = fact(other).zip(fact(old)).is_some_and(|(theirs, olds)| theirs.outranks(olds));
-                outranks && other.group == old.group && other.wanted() && other.id != *id
-            });
+            let successor = self
+                .state
+                .instances_of(cluster)
+                .find(|other| other.group == old.group && succeeds(other, old, fence))
+                .map(|other| other.id);
+            successors.push((*id, successor.filter(|_| claims(old))));
             // One that followed may have been elected where nobody saw it; one that led is known by its epoch. The last one that was chosen
             // has what was taken since, if anybody has: whoever else led its shard is fenced.
             let chosen = fenced(self.state, cluster)
                 .any(|(other, fence)| other.id != *id && other.group == old.group && fence.heir == Some(*id));
             let unseen = fence.passed && !claims(old) && !chosen;
-            if unseen || (fence.heir.is_some() && !succeeded) {
+            if unseen || (fence.heir.is_some() && successor.is_none()) {
                 return Err(Refusal::outdated(format!("instance {id} may not serve yet")));
             }
         }
-        for (id, _) in &released {
-            let Some(instance) = self.state.instances.get_mut(id) else { continue };
+        for (id, successor) in successors {
+            let Some(instance) = self.state.instances.get_mut(&id) else { continue };
             instance.fence = None;
+            instance.succeeded_by = successor.map(|successor| (successor, Generation(self.index)));
+            if successor.is_some() {
+                instance.config_generation = Generation(self.index);
+            }
             let (host, group) = (instance.host, instance.group);
             self.touched.insert(host);
             let message = format!("instance {id} of shard {group} may serve again: {cause}");

@@ -6,7 +6,7 @@ use shardplane_proto::ids::{ClusterId, InstanceId};
 use super::Step;
 use crate::{
     refusal::Refusal,
-    state::{Instance, Presence},
+    state::{Instance, Presence, Task, TaskState},
 };
 
 impl Step<'_> {
@@ -59,8 +59,14 @@ impl Step<'_> {
     pub(super) fn stand_down(&self, cluster: ClusterId, leaving: &[InstanceId]) -> Result<(), Refusal> {
         let present =
             |host| self.state.hosts.get(host).is_some_and(|host| host.presence == Presence::Present);
+        let engine = self.state.clusters.get(&cluster).map(|cluster| cluster.engine);
         for instance in leaving.iter().filter_map(|id| self.state.instances.get(id)) {
-            let may_win = instance.fact.as_ref().is_some_and(|(_, fact)| fact.stands());
+            let raised = |task: &Task| {
+                let runs = task.instance == instance.id && task.state == TaskState::Running;
+                runs && engine.is_some_and(|engine| engine.raises(&task.payload))
+            };
+            let may_win = instance.fact.as_ref().is_some_and(|(_, fact)| fact.stands())
+                || self.state.tasks_of(cluster).any(raised);
             let goes_on = self
                 .state
                 .instances_of(cluster)

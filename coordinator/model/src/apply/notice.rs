@@ -110,6 +110,11 @@ impl Step<'_> {
             return Applied::Unchanged;
         }
         let (cluster, group) = (instance.cluster, instance.group);
+        // It has started since then.
+        if instance.succeeded_by.take().is_some() {
+            instance.config_generation = Generation(self.index);
+            self.touched.insert(instance.host);
+        }
         // What a member's guest is told depends on whether another is the primary.
         if before.as_ref().is_some_and(|before| before.claims_primary()) != fact.claims_primary() {
             if let Some(cluster) = self.state.clusters.get_mut(&cluster) {

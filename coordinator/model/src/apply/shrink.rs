@@ -20,6 +20,7 @@ impl Step<'_> {
     ) -> Result<Applied, Refusal> {
         let spec = self.known(cluster)?;
         self.not_the_last(cluster, instances)?;
+        self.stand_down(cluster, instances)?;
         for id in instances {
             let refuse = |why: &str| Err(Refusal::outdated(format!("instance {id} {why}")));
             let Some(instance) = self.state.instances.get(id).filter(|i| i.wanted() && i.cluster == cluster)
@@ -30,9 +31,6 @@ impl Step<'_> {
                 self.state.hosts.get(&instance.host).is_some_and(|h| h.presence == Presence::Present);
             if present && instance.fact.as_ref().is_some_and(|(_, fact)| fact.claims_primary()) {
                 return refuse("became a primary meanwhile");
-            }
-            if present && instance.fact.as_ref().is_some_and(|(_, fact)| fact.stands()) {
-                return refuse("may still become a primary");
             }
             let own: Vec<_> = self
                 .state

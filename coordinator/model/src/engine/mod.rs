@@ -67,6 +67,13 @@ impl EngineKind {
         }
     }
 
+    /// Whether a member that performs this task may be, or may become, its group's primary by it, whatever it said before.
+    pub fn raises(self, payload: &[u8]) -> bool {
+        match self {
+            EngineKind::Valkey => valkey::tasks::raises(payload),
+        }
+    }
+
     /// Rules for the content of a parameter set, with paths below `spec.parameters`. Without a version, the newest counts.
     pub fn check_parameters(
         self,

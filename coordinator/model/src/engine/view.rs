@@ -319,6 +319,10 @@ impl ClusterView<'_> {
                 && other.host.is_some_and(|host| host.presence == Presence::Present)
                 && roles.contains(&(other.instance.id, Role::Primary))
         });
+        // Whoever took over from it has newer data, be it lost by now.
+        let by = instance.succeeded_by.map(|(by, _)| by);
+        let successor = || self.members.iter().find(|other| by == Some(other.instance.id));
+        let primary_elsewhere = primary_elsewhere.or_else(successor);
         match self.spec {
             ClusterSpec::Valkey(spec) => {
                 valkey::config::render(state, spec, instance, secret, primary_elsewhere)

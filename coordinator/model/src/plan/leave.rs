@@ -5,7 +5,14 @@
 use shardplane_proto::ids::InstanceId;
 
 use super::cluster::Turn;
-use crate::engine::{ClusterView, Fact, Member, Report, Role, Step};
+use crate::{
+    engine::{ClusterView, Fact, Member, Report, Role, Step},
+    state::{Task, TaskState},
+    time::Millis,
+};
+
+/// How much older than the outcome of a task a report may be that comes with it or after it.
+const REPORTS_LATE: Millis = Millis::seconds(3);
 
 /// How far a member is on its way out.
 pub(super) enum Leave {
@@ -28,6 +35,12 @@ impl Turn<'_, '_, '_> {
         // The log judges by what it knows itself.
         let logged = member.and_then(|m| m.instance.fact.as_ref()).is_some_and(|(_, fact)| !fact.stands());
         self.leaving.insert(id);
+        if let Some(task) = self.raised(id) {
+            let text =
+                format!("instance {id} was told: {}; it goes when it has said what it is then", task.name);
+            self.plan.again_after(self.view.now, Millis::seconds(1));
+            return Leave::Wait(text);
+        }
         match role {
             _ if said.is_none() => Leave::Wait(format!("instance {id} has to answer before it goes")),
             Role::Primary => Leave::Wait(format!("instance {id} became a primary and stays")),
@@ -41,6 +54,17 @@ impl Turn<'_, '_, '_> {
             }
             Role::Unknown => Leave::Now,
         }
+    }
+
+    /// A task that may make a primary of it, or let it win an election, and that its report need not show yet.
+    fn raised(&self, id: InstanceId) -> Option<&Task> {
+        let recent = |task: &&Task| {
+            let over = task.ended.is_some_and(|ended| self.view.now.since(ended) > REPORTS_LATE);
+            task.state == TaskState::Running || !over
+        };
+        let engine = self.view.cluster.engine;
+        let own = self.state.tasks_of(self.id).filter(|task| task.instance == id);
+        own.filter(recent).find(|task| engine.raises(&task.payload))
     }
 
     /// Those that stand down and do not leave after all are to stand again: whoever asked them may be another leader.

@@ -123,6 +123,7 @@ pub fn fill(
             config_generation: Generation::default(),
             restart_generation: Generation::default(),
             fence: None,
+            succeeded_by: None,
         };
         reservations.push(Reservation { instance, own_group_on_host: best.own_group_on_host });
     }

@@ -11,9 +11,9 @@ use super::{
     tasks,
 };
 use crate::{
-    apply::fence::under_way,
+    apply::fence::{succeeds, under_way},
     command::{Decision, NewOperation, NewTask, Proof, Proven},
-    engine::{Fact, Headless, Heir, Member},
+    engine::{Headless, Heir, Member},
     state::{Fence, Operation, OperationKind, OperationState, TaskState},
     time::{Millis, Timestamp},
 };
@@ -30,11 +30,6 @@ type Fenced<'m, 'v> = (&'m Member<'v>, &'v Fence);
 
 fn claims(member: &Member<'_>) -> bool {
     member.instance.fact.as_ref().is_some_and(|(_, fact)| fact.claims_primary())
-}
-
-fn outranks(heir: &Member<'_>, old: &Member<'_>) -> bool {
-    let logged = |member: &Member<'_>| -> Option<Fact> { member.instance.fact.clone().map(|(_, fact)| fact) };
-    logged(heir).zip(logged(old)).is_some_and(|(heir, old)| heir.outranks(&old))
 }
 
 impl<'v> Turn<'_, 'v, '_> {
@@ -132,7 +127,7 @@ impl<'v> Turn<'_, 'v, '_> {
                     }
                 }
                 Some(leader) if claims(old) => {
-                    if outranks(leader, old) {
+                    if succeeds(leader.instance, old.instance, fence) {
                         // One that still runs would take writes between the opening of its port and the first word of its successor:
                         // it has to start anew, and an engine that starts listens first.
                         if !lost(old) && stopped(old, fence).is_some() {
@@ -142,7 +137,7 @@ impl<'v> Turn<'_, 'v, '_> {
                         self.plan.wait(
                             self.id,
                             format!(
-                                "instance {id} stays fenced: the epoch of its successor is not higher yet"
+                                "instance {id} stays fenced: the log does not know yet that another leads in its place"
                             ),
                         );
                     }
@@ -227,7 +222,9 @@ impl<'v> Turn<'_, 'v, '_> {
         if due.is_empty() {
             return false;
         }
-        let primaries = due.iter().map(|group| group.primary);
+        // One that retires is told to stop in any case.
+        let wanted = |id: &InstanceId| self.view.wanted().any(|member| member.instance.id == *id);
+        let primaries = due.iter().map(|group| group.primary).filter(wanted);
         let chosen = fenced.iter().filter_map(|(_, fence)| fence.heir);
         let silent_heir = |id: &InstanceId| {
             let silent = |m: &Member<'_>| m.report.and_then(|report| report.silent_since);

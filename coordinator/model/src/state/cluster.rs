@@ -143,6 +143,10 @@ pub struct Instance {
     /// Set while it must not serve.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<Fence>,
+    /// Who led its group when it might serve again, after it had been fenced as its primary, and the log index of that; until something
+    /// new is heard of its engine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub succeeded_by: Option<(InstanceId, Generation)>,
 }
 
 impl Instance {

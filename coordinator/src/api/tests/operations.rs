@@ -44,6 +44,7 @@ fn instance_of(state: &State, cluster: ClusterId) -> Command {
         config_generation: Default::default(),
         restart_generation: Default::default(),
         fence: None,
+        succeeded_by: None,
     };
     let operation = NewOperation {
         id: OperationId::from_u128(99),

@@ -361,5 +361,10 @@ pub async fn config_of(guest: &Guest, name: &str) -> BTreeMap<String, String> {
 
 /// What the coordinator tells another member of the shard about a guest that it sees as the primary.
 pub fn other_primary(heir: &Guest, report: &ValkeyReport) -> OtherPrimary {
-    OtherPrimary { node_id: report.node_id.clone(), ip: heir.address(), config_epoch: report.config_epoch }
+    OtherPrimary {
+        node_id: report.node_id.clone(),
+        ip: heir.address(),
+        config_epoch: report.config_epoch,
+        succeeded: 0,
+    }
 }

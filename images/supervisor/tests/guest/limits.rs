@@ -201,6 +201,14 @@ fn a_replica_stands_down_and_takes_over() {
             let name = "cluster-replica-no-failover";
             assert_eq!(config_of(&cluster.guests[3], name).await[name], if on { "yes" } else { "no" });
         }
+        // Its engine starts anew, which had been told and has no file of its own.
+        signal(cluster.guests[3].engine_pid().unwrap(), Signal::SIGKILL);
+        until("a second start", || {
+            let said = cluster.guests[3].said.lock().unwrap();
+            said.reports.last().filter(|r| r.engine_starts == 2 && r.state() == EngineState::Running).cloned()
+        })
+        .await;
+        cluster.guests[3].engine("what it was told before", |r| r.stands_down && r.link_up).await;
         // Its primary dies for good: it stands in no election, and still takes over when told.
         let number = cluster.guests[0].number;
         let directory = cluster.guests[0].dir.clone();

@@ -45,6 +45,8 @@ fn wanted(world: &World, id: ResourceId) -> BTreeSet<(InstanceId, HostId)> {
 /// The change is planned, nothing has changed, and then the change comes out as planned.
 fn comes_out_as_planned(world: &mut World, id: ResourceId, shards: usize, replicas: i32) -> Rehearsal {
     let resource = cluster(id, World::SUBNET, shards, replicas);
+    // Everybody has said what came of the change before.
+    world.run(5);
     let before = world.leader.state.clone();
     let rehearsal = asks(world, &resource);
     assert!(before == world.leader.state);

@@ -130,19 +130,20 @@ fn a_new_shard_without_slots_is_expendable_but_not_one_that_has_some() {
 }
 
 #[test]
-fn slots_that_a_successor_never_heard_of_come_to_it() {
+fn slots_that_a_successor_never_heard_of_stay_in_its_shard() {
     let mut scene = Scene::new(98, 4, 3, 1);
     let nodes = scene.nodes_of(shard(scene.id, 0));
     let (primary, replica, other) = (nodes[0], nodes[1], scene.nodes_of(shard(scene.id, 1))[0]);
     let first = scene.world.mesh.nodes[&primary].owns(primary)[0].0;
     // Its primary got them a moment before, from another shard.
+    scene.world.mesh.nodes.get_mut(&primary).unwrap().bump();
     let heir = scene.world.mesh.nodes.get_mut(&replica).unwrap();
     heir.slots.set(first, first + 600, other);
     let instance = heir.instance;
     scene.world.take_over(instance);
     scene.settles(200);
     scene.assert_even(3);
-    assert_eq!(scene.owner(first), replica);
+    assert!([primary, replica].contains(&scene.owner(first)));
 }
 
 #[test]

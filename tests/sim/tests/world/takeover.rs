@@ -374,3 +374,82 @@ fn primary_that_is_back_in_time_goes_on() {
         "{ended:?}"
     );
 }
+
+/// It starts from its file and has no place in its primary's stream: what it lacks is not known, and an operator decides.
+#[test]
+fn restarted_replica_leads_only_when_its_primarys_host_is_given_up() {
+    let (mut world, id) = formed(1, 1, 3);
+    let (old, replica) = (primaries(&world, id)[0], replicas(&world, id, 0)[0]);
+    let hosts = [old, replica].map(|instance| world.host_of(instance));
+    hosts.iter().for_each(|host| world.power_off(*host));
+    run(&mut world, 20);
+    world.power_on(hosts[1]);
+    run(&mut world, 300);
+    assert!(takeovers(&world).is_empty());
+    let waiting = world.leader.last.waiting.values().flatten().cloned().collect::<Vec<_>>().join("; ");
+    assert!(waiting.contains("bring back the host of instance"), "{waiting}");
+    let forget = vec![Command::ForgetHost(world.hosts[hosts[0]].id)];
+    world.leader.apply(world.now, forget).remove(0).unwrap();
+    until(&mut world, 120, "serves again", |w| serves(w, id));
+    assert_eq!(takeovers(&world)[0].0, replica);
+    healed(&mut world, id);
+}
+
+/// Both hosts come back: the one that was chosen leads, whether it had been promoted or not.
+#[test]
+fn chosen_heir_whose_host_is_lost_leads_when_it_is_back() {
+    for promoted in [false, true] {
+        let (mut world, id) = formed(1, 1, 3);
+        let (old, heir) = (primaries(&world, id)[0], replicas(&world, id, 0)[0]);
+        let hosts = [old, heir].map(|instance| world.host_of(instance));
+        world.power_off(hosts[0]);
+        until(&mut world, 120, "chosen", |w| !takeovers(w).is_empty());
+        if promoted {
+            let leads = |w: &World| w.mesh.nodes.values().any(|n| n.instance == heir && n.is_slot_master());
+            until(&mut world, 10, "promoted", leads);
+            // Nobody hears of it.
+            world.hosts[hosts[1]].control_cut = true;
+            run(&mut world, 5);
+            world.hosts[hosts[1]].control_cut = false;
+        }
+        world.power_off(hosts[1]);
+        run(&mut world, 60);
+        hosts.iter().for_each(|host| world.power_on(*host));
+        until(&mut world, 600, "serves again", |w| serves(w, id));
+        assert_eq!(primaries(&world, id)[0], heir);
+        healed(&mut world, id);
+    }
+}
+
+/// It was cut off, and the last it did was to end a move of slots: its epoch is its heir's. It follows all the same.
+#[test]
+fn one_that_raised_its_epoch_unseen_follows_its_heir() {
+    for more in [1, 2] {
+        // Nobody else has room for it.
+        let mut world = ready(2, 1);
+        let id = world.create(0, 1, 1);
+        world.settles(120);
+        run(&mut world, 10);
+        let (old, heir) = (primaries(&world, id)[0], replicas(&world, id, 0)[0]);
+        let host = world.host_of(old);
+        (world.hosts[host].control_cut, world.hosts[host].peers_cut) = (true, true);
+        step(&mut world);
+        let node = world.mesh.nodes.values_mut().find(|node| node.instance == old).unwrap();
+        node.epoch += more;
+        node.current_epoch = node.epoch;
+        until(&mut world, 120, "taken over", |w| !takeovers(w).is_empty());
+        until(&mut world, 30, "serves again", |w| serves(w, id));
+        run(&mut world, 3);
+        assert_eq!(primaries(&world, id)[0], heir);
+        (world.hosts[host].control_cut, world.hosts[host].peers_cut) = (false, false);
+        until(&mut world, 120, "unfenced", |w| w.leader.state.instances[&old].fence.is_none());
+        for _ in 0..240 {
+            step(&mut world);
+            let node = world.mesh.nodes.values().find(|node| node.instance == old).unwrap();
+            assert!(!node.up || node.primary.is_some(), "it leads again");
+        }
+        assert_eq!(primaries(&world, id)[0], heir);
+        assert!(world.leader.state.instances[&old].succeeded_by.is_none(), "it says that it follows");
+        healed(&mut world, id);
+    }
+}

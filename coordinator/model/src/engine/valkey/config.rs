@@ -109,7 +109,12 @@ pub fn render(
         other_primary: primary_elsewhere.and_then(|member| {
             let fact = fact_of(member)?;
             let ip = member.instance.ipv4.to_string();
-            Some(v1::valkey_config::OtherPrimary { node_id: fact.node_id, ip, config_epoch: fact.epoch })
+            Some(v1::valkey_config::OtherPrimary {
+                node_id: fact.node_id,
+                ip,
+                config_epoch: fact.epoch,
+                succeeded: instance.succeeded_by.map_or(0, |(_, generation)| generation.0),
+            })
         }),
         node_timeout_ms,
     }

@@ -84,21 +84,23 @@ pub fn report_of<'a>(member: &'a Member<'_>) -> Option<&'a v1::ValkeyReport> {
     })
 }
 
-/// The primary of each group: of the members that own slots as master, the one with the highest epoch. A claim that others outrank slot
+/// The primary of each group: of the members that own slots as master, the one with the highest epoch; one that is fenced and
+/// succeeded comes last, as it may have raised its epoch where nobody saw it. A claim that others outrank slot
 /// by slot makes no primary. In a cluster that has served, a group that owns nothing has one, too: see [`of_an_empty_shard`].
 pub fn primaries(view: &ClusterView<'_>) -> BTreeMap<GroupId, InstanceId> {
     let owners: BTreeSet<InstanceId> = ownership::known(view).into_iter().map(|run| run.instance).collect();
-    let mut best: BTreeMap<GroupId, (u64, bool, InstanceId)> = BTreeMap::new();
+    let mut best: BTreeMap<GroupId, (bool, u64, bool, InstanceId)> = BTreeMap::new();
     for member in view.members.iter().filter(|member| owners.contains(&member.instance.id)) {
         let Some(fact) = fact_of(member) else { continue };
-        let claim = (fact.epoch, member.fresh, member.instance.id);
+        let may_serve = !ownership::succeeded(view, member.instance.id);
+        let claim = (may_serve, fact.epoch, member.fresh, member.instance.id);
         let held = best.entry(member.instance.group).or_insert(claim);
-        if (claim.0, claim.1) > (held.0, held.1) {
+        if (claim.0, claim.1, claim.2) > (held.0, held.1, held.2) {
             *held = claim;
         }
     }
     let mut primaries: BTreeMap<GroupId, InstanceId> =
-        best.into_iter().map(|(group, (_, _, instance))| (group, instance)).collect();
+        best.into_iter().map(|(group, (_, _, _, instance))| (group, instance)).collect();
     for group in view.groups.iter().filter(|_| view.cluster.formed) {
         // A primary that lost its data owns nothing either, by its own word: its shard is not empty, and nobody follows it.
         if !primaries.contains_key(&group.id)

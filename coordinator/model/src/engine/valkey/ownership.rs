@@ -22,6 +22,8 @@ pub struct Claim {
     pub epoch: u64,
     /// Whether it says so now.
     pub fresh: bool,
+    /// Whether it is fenced and its heir claims slots: it may have raised its epoch where nobody saw it.
+    pub succeeded: bool,
     /// First and last slot of each range.
     pub slots: Vec<(u32, u32)>,
 }
@@ -46,9 +48,10 @@ impl Owned {
     }
 }
 
-/// The claims that hold, by slot. The highest epoch first; of equal ones the one that is heard now, then the first.
+/// The claims that hold, by slot. The highest epoch first; of equal ones the one that is heard now, then the first. Who was succeeded has
+/// what nobody else claims.
 pub fn settle(mut claims: Vec<Claim>) -> Vec<Owned> {
-    claims.sort_by_key(|claim| std::cmp::Reverse((claim.epoch, claim.fresh)));
+    claims.sort_by_key(|claim| std::cmp::Reverse((!claim.succeeded, claim.epoch, claim.fresh)));
     let mut free: BTreeMap<u32, u32> = [(0, SLOTS - 1)].into();
     let mut owned = Vec::new();
     for claim in claims {
@@ -82,13 +85,25 @@ fn claim(member: &Member<'_>, fact: ValkeyFact) -> Option<Claim> {
         instance: member.instance.id,
         epoch: fact.epoch,
         fresh: member.fresh,
+        succeeded: false,
         slots: fact.slots,
     })
 }
 
 /// Who owns what by the newest that is known of every member, however old.
 pub fn known(view: &ClusterView<'_>) -> Vec<Owned> {
-    settle(view.members.iter().filter_map(|member| claim(member, fact_of(member)?)).collect())
+    let claims = view.members.iter().filter_map(|member| claim(member, fact_of(member)?));
+    let settled = |claim: Claim| Claim { succeeded: succeeded(view, claim.instance), ..claim };
+    settle(claims.map(settled).collect())
+}
+
+/// Whether the heir that was chosen when this member was fenced claims slots by now.
+pub fn succeeded(view: &ClusterView<'_>, old: InstanceId) -> bool {
+    let member = |id: InstanceId| view.members.iter().find(|member| member.instance.id == id);
+    let heir = member(old).and_then(|old| old.instance.fence.as_ref()?.heir).and_then(member);
+    heir.is_some_and(|heir| {
+        heir.instance.fence.is_none() && fact_of(heir).is_some_and(|fact| fact.claims_primary())
+    })
 }
 
 /// Who owns what by the own words of the primaries that answer; slots of others are missing.
@@ -107,7 +122,14 @@ pub fn owns_nothing<'f>(
 ) -> bool {
     let (mut own, mut others) = (Vec::new(), BTreeMap::<GroupId, Claim>::new());
     for (of, instance, fact) in facts.filter(|(_, _, fact)| fact.claims_primary()) {
-        let claim = Claim { group: of, instance, epoch: fact.epoch, fresh: true, slots: fact.slots.clone() };
+        let claim = Claim {
+            group: of,
+            instance,
+            epoch: fact.epoch,
+            fresh: true,
+            succeeded: false,
+            slots: fact.slots.clone(),
+        };
         if of == group {
             own.push(claim);
         } else if others.get(&of).is_none_or(|known| known.epoch < claim.epoch) {
@@ -153,6 +175,7 @@ mod tests {
             instance: InstanceId::from_u128(group * 10 + u128::from(epoch)),
             epoch,
             fresh: true,
+            succeeded: false,
             slots: slots.to_vec(),
         }
     }

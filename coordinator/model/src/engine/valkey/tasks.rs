@@ -37,6 +37,16 @@ pub fn stand_down(instance: InstanceId, on: bool) -> Step {
     step(instance, name.to_owned(), Body::StandDown(v1::valkey_task::StandDown { on }))
 }
 
+/// Whether a node that performs this may win an election afterwards, or lead at once.
+pub fn raises(payload: &[u8]) -> bool {
+    let Ok(v1::ValkeyTask { step: Some(body) }) = v1::ValkeyTask::decode(payload) else { return false };
+    match body {
+        Body::Replicate(_) | Body::Failover(_) | Body::Takeover(_) | Body::AssignSlots(_) => true,
+        Body::StandDown(v1::valkey_task::StandDown { on }) => !on,
+        Body::Meet(_) | Body::Forget(_) | Body::MoveSlots(_) | Body::CloseSlots(_) => false,
+    }
+}
+
 /// A member whose engine answers.
 struct Up<'a> {
     member: &'a Member<'a>,

@@ -101,8 +101,6 @@ pub fn render(config: &ValkeyConfig, own: Option<Ipv4Addr>) -> Result<String, En
     put(&mut conf, "cluster-announce-port", &config.port.to_string());
     put(&mut conf, "cluster-announce-bus-port", &config.bus_port.to_string());
     put(&mut conf, "cluster-allow-replica-migration", "no");
-    // A task sets it in the running engine; who starts anew stands in elections again.
-    put(&mut conf, "cluster-replica-no-failover", "no");
     put(&mut conf, "primaryauth", password);
     put(&mut conf, "requirepass", password);
     Ok(conf)

@@ -32,6 +32,7 @@ mod parse;
 mod perform;
 mod report;
 mod slots;
+mod standing;
 mod yielding;
 
 const PROGRAM: &str = "/usr/bin/valkey-server";
@@ -39,6 +40,8 @@ const CONF_DIR: &str = "/run/valkey";
 const CONF: &str = "/run/valkey/valkey.conf";
 const DATA_DIR: &str = "/data/valkey";
 const NODES_CONF: &str = "/data/valkey/nodes.conf";
+/// The number of the last fence that this node started after, see `yielding`.
+const FENCES: &str = "/data/valkey/fences";
 const LOG_DIR: &str = "/data/log";
 const LOG: &str = "/data/log/valkey.log";
 
@@ -84,7 +87,15 @@ impl Valkey {
 
     fn write_conf(&self) -> Result<(), EngineError> {
         directory(Path::new(CONF_DIR), 0o755, 0)?;
-        replace(Path::new(CONF), &self.conf)
+        replace(Path::new(CONF), &format!("{}{}", self.conf, standing::line()))
+    }
+}
+
+/// What is in a file; nothing when it is not there.
+fn read(path: &str) -> Result<String, EngineError> {
+    match fs::read_to_string(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
+        read => read.map_err(file_error("read", Path::new(path))),
     }
 }
 
@@ -131,10 +142,7 @@ impl Engine for Valkey {
         directory(Path::new(DATA_DIR), 0o700, ENGINE_UID)?;
         directory(Path::new(LOG_DIR), 0o755, 0)?;
         self.write_conf()?;
-        let mut nodes = match fs::read_to_string(NODES_CONF) {
-            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-            read => read.map_err(file_error("read", Path::new(NODES_CONF)))?,
-        };
+        let mut nodes = read(NODES_CONF)?;
         if let Some(mended) = mend::mend(&nodes) {
             tracing::warn!(
                 "nodes.conf has replicas with another shard id than their primary: they get the primary's"
@@ -142,10 +150,15 @@ impl Engine for Valkey {
             replace(Path::new(NODES_CONF), &mended)?;
             nodes = mended;
         }
-        if let Some(text) = yielding::yielded(&nodes, &self.config) {
+        let fences = read(FENCES)?.trim().parse().unwrap_or(0);
+        if let Some(text) = yielding::yielded(&nodes, &self.config, fences) {
             tracing::warn!("another member took over: this one starts as its replica");
             replace(Path::new(NODES_CONF), &text)?;
             nodes = text;
+        }
+        let succeeded = self.config.other_primary.as_ref().map_or(0, |other| other.succeeded);
+        if succeeded > fences {
+            replace(Path::new(FENCES), &succeeded.to_string())?;
         }
         Ok(hold::hold(&nodes, &self.config))
     }

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     control::{engine_error, says},
     parse::{self, Node},
-    slots,
+    slots, standing,
 };
 use crate::engine::EngineError;
 
@@ -198,7 +198,14 @@ async fn stand_down(connection: &mut MultiplexedConnection, on: bool) -> Result<
     }
     let mut set = redis::cmd("CONFIG");
     let value = if on { "yes" } else { "no" };
-    run(connection, set.arg("SET").arg("cluster-replica-no-failover").arg(value)).await
+    let order = set.arg("SET").arg("cluster-replica-no-failover").arg(value);
+    // Whatever ends in between: one that stands down too long is told to stand again.
+    if on {
+        standing::note(on)?;
+        return run(connection, order).await;
+    }
+    run(connection, order).await?;
+    standing::note(on)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

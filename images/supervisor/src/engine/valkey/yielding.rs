@@ -20,12 +20,14 @@ use super::parse;
 /// Words of a line before the slots: id, address, flags, primary, ping, pong, epoch, link.
 const HEAD: usize = 8;
 
-/// Some when this node was a primary and another one, elected after it, has its office.
-pub fn yielded(nodes_conf: &str, config: &ValkeyConfig) -> Option<String> {
+/// Some when this node was a primary and another one has its office: elected after it, or while it was fenced.
+///
+/// `fences` is the number of the last fence that this node started after.
+pub fn yielded(nodes_conf: &str, config: &ValkeyConfig, fences: u64) -> Option<String> {
     let heir = config.other_primary.as_ref()?;
     let nodes = parse::nodes(nodes_conf);
     let own = nodes.iter().find(|node| node.is("myself") && node.is("master"))?;
-    if heir.config_epoch <= own.config_epoch {
+    if heir.config_epoch <= own.config_epoch && heir.succeeded <= fences {
         return None;
     }
     let mut text = String::with_capacity(nodes_conf.len());
@@ -61,7 +63,7 @@ fn introduced(heir: &OtherPrimary, own: &str, config: &ValkeyConfig) -> String {
     let address = own.split(' ').nth(1).unwrap_or_default();
     let shard = address.split(',').find(|aux| aux.starts_with("shard-id="));
     let aux = shard.map(|shard| format!(",,tls-port=0,{shard}")).unwrap_or_default();
-    let OtherPrimary { node_id, ip, config_epoch } = heir;
+    let OtherPrimary { node_id, ip, config_epoch, succeeded: _ } = heir;
     format!("{node_id} {ip}:{}@{}{aux} master - 0 0 {config_epoch} connected\n", config.port, config.bus_port)
 }
 
@@ -80,13 +82,14 @@ vars currentEpoch 7 lastVoteEpoch 0
 ";
 
     fn config(node_id: &str, config_epoch: u64) -> ValkeyConfig {
-        let heir = OtherPrimary { node_id: node_id.into(), ip: "10.0.0.9".into(), config_epoch };
+        let ip = "10.0.0.9".into();
+        let heir = OtherPrimary { node_id: node_id.into(), ip, config_epoch, succeeded: 0 };
         ValkeyConfig { other_primary: Some(heir), port: 6379, bus_port: 16379, ..Default::default() }
     }
 
     #[test]
     fn who_was_succeeded_follows_and_claims_nothing() {
-        let text = yielded(CONF, &config(REPLICA, 8)).unwrap();
+        let text = yielded(CONF, &config(REPLICA, 8), 0).unwrap();
         let nodes = parse::nodes(&text);
         let find = |id: &str| nodes.iter().find(|node| node.id == id).unwrap();
         let (own, heir) = (find(OWN), find(REPLICA));
@@ -96,13 +99,13 @@ vars currentEpoch 7 lastVoteEpoch 0
         assert_eq!(nodes.len(), 3);
         assert_eq!(text.lines().next(), CONF.lines().next(), "nothing else changes");
         assert_eq!(text.lines().last(), CONF.lines().last());
-        assert_eq!(yielded(&text, &config(REPLICA, 8)), None, "once is enough");
+        assert_eq!(yielded(&text, &config(REPLICA, 8), 0), None, "once is enough");
     }
 
     #[test]
     fn a_successor_that_came_later_is_introduced_with_the_shard_id() {
         let late = "f".repeat(40);
-        let text = yielded(CONF, &config(&late, 9)).unwrap();
+        let text = yielded(CONF, &config(&late, 9), 0).unwrap();
         let line = text.lines().find(|line| line.starts_with(&late)).unwrap();
         let shard = "shard-id=617006ea4ef040aea7c9811b70bdf331a4095a52";
         assert_eq!(line, format!("{late} 10.0.0.9:6379@16379,,tls-port=0,{shard} master - 0 0 9 connected"));
@@ -110,11 +113,21 @@ vars currentEpoch 7 lastVoteEpoch 0
     }
 
     #[test]
+    fn who_was_fenced_yields_whatever_its_epoch_is() {
+        let mut config = config(REPLICA, 6);
+        config.other_primary.as_mut().unwrap().succeeded = 9;
+        let text = yielded(CONF, &config, 8).unwrap();
+        assert!(parse::nodes(&text).iter().any(|node| node.id == OWN && node.is("slave")));
+        assert_eq!(yielded(&text, &config, 8), None, "once is enough");
+        assert_eq!(yielded(CONF, &config, 9), None, "it has started since, and may have been elected");
+    }
+
+    #[test]
     fn who_may_still_lead_keeps_everything() {
-        assert_eq!(yielded(CONF, &ValkeyConfig::default()), None, "no other one is seen");
-        assert_eq!(yielded(CONF, &config(OTHER, 7)), None, "the one this node took over from");
+        assert_eq!(yielded(CONF, &ValkeyConfig::default(), 0), None, "no other one is seen");
+        assert_eq!(yielded(CONF, &config(OTHER, 7), 0), None, "the one this node took over from");
         let replica = CONF.replace("myself,master -", &format!("myself,slave {OTHER}"));
-        assert_eq!(yielded(&replica, &config(REPLICA, 8)), None);
-        assert_eq!(yielded("", &config(REPLICA, 8)), None, "first start");
+        assert_eq!(yielded(&replica, &config(REPLICA, 8), 0), None);
+        assert_eq!(yielded("", &config(REPLICA, 8), 0), None, "first start");
     }
 }
