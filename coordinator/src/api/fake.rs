@@ -104,6 +104,7 @@ impl Fake {
             detached_since: None,
             fenced: true,
             port_cut: true,
+            under_way: None,
         };
         observed.members.insert(instance, report);
         *self.observed.lock().unwrap() = Arc::new(observed);
