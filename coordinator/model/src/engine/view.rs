@@ -127,10 +127,12 @@ pub struct Headless {
     pub group: GroupId,
     /// Who was its primary last, by the newest claim.
     pub primary: InstanceId,
-    /// Groups of the cluster that have, or had, a primary.
+    /// Groups of the cluster that own slots and have, or had, a primary.
     pub primaries: usize,
     /// Those of them whose primary works.
     pub working: usize,
+    /// It owns no slot, but a slot is half way to it: the engine elects nobody for it, whoever works.
+    pub slotless: bool,
     /// Enough primaries work, and a replica may stand: the engine may elect one by itself.
     pub votes: bool,
     /// Since when the primary is silent.

@@ -74,7 +74,11 @@ impl<'v> Turn<'_, 'v, '_> {
                 needing.push(group);
                 continue;
             }
-            let how = if group.votes { "the engine elects another" } else { "no majority can elect another" };
+            let how = match (group.votes, group.slotless) {
+                (true, _) => "the engine elects another",
+                (false, true) => "it owns no slot yet, so the engine elects none",
+                (false, false) => "no majority can elect another",
+            };
             self.plan.wait(
                 self.id,
                 format!("shard {} has no primary; {how}, a takeover begins after {due}", group.group),
@@ -241,7 +245,9 @@ impl<'v> Turn<'_, 'v, '_> {
             instances.retain(|id| !fenced.iter().any(|(old, _)| old.instance.id == *id));
         }
         let Some(first) = due.first().filter(|_| !instances.is_empty()) else { return false };
-        let cause = if first.votes {
+        let cause = if first.slotless {
+            format!("shard {} owns no slot yet, so the engine elects nobody for it", first.group)
+        } else if first.votes {
             let shards: Vec<_> = due.iter().map(|group| group.group).collect();
             format!("no replica of shard {} was elected in its time", listed(&shards))
         } else {

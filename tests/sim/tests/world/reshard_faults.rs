@@ -1,7 +1,11 @@
 //! Slots move while machines, hosts and leaders fail: afterwards each slot has one owner, and every key is in exactly one place.
 
-use shardplane_model::state::{OperationKind, OperationState};
-use shardplane_proto::v1;
+use shardplane_model::{
+    engine::Layout,
+    state::{OperationKind, OperationState},
+};
+use shardplane_proto::{ids::ClusterId, v1};
+use shardplane_sim::keys;
 
 use super::scene::{Scene, shard};
 
@@ -159,4 +163,74 @@ fn decisions_that_come_late_do_no_harm() {
     scene.world.late = false;
     scene.assert_even(3);
     let _: &v1::ValkeyStatus = &scene.world.status(scene.id);
+}
+
+/// The first slot of the fourth shard, half moved: marked on both sides, one of its two keys is over there.
+fn first_slot_half_way(scene: &mut Scene) -> u32 {
+    scene.until(120, "slots shall move", |scene| scene.running().is_some());
+    let new = shard(scene.id, 3);
+    let Some(Layout::Valkey(layout)) = &scene.world.leader.state.clusters[&ClusterId::from(scene.id)].layout
+    else {
+        panic!("no layout")
+    };
+    let key = (0..keys::KEYS).find(|key| layout.of(keys::slot_of(*key)) == Some(new)).unwrap();
+    let slot = keys::slot_of(key);
+    let (source, target) = (scene.owner(slot), scene.nodes_of(new)[0]);
+    for node in scene.nodes_of(new) {
+        scene.world.mesh.nodes.get_mut(&node).unwrap().importing.insert(slot, source);
+    }
+    let source = scene.world.mesh.nodes.get_mut(&source).unwrap();
+    source.migrating.insert(slot, target);
+    let value = source.keys.values[key];
+    source.offset += 1;
+    source.keys.set(key, 0, source.offset);
+    // Its replicas have the key, and nobody else.
+    for node in scene.nodes_of(new) {
+        let node = scene.world.mesh.nodes.get_mut(&node).unwrap();
+        // As much as one key and the pings of a primary that has nothing to say.
+        node.offset += 100;
+        node.keys.set(key, value, node.offset);
+        node.has_data = true;
+    }
+    slot
+}
+
+#[test]
+fn a_first_slot_that_is_half_way_goes_on() {
+    let mut scene = Scene::new(110, 5, 3, 1);
+    scene.put(4);
+    first_slot_half_way(&mut scene);
+    scene.settles(600);
+    scene.assert_even(4);
+}
+
+#[test]
+fn a_first_slot_that_is_half_way_when_the_new_primary_is_lost_goes_on_to_its_replica() {
+    for (seed, replicas, returns) in [(111, 1, false), (112, 2, false), (113, 1, true), (114, 2, true)] {
+        let mut scene = Scene::new(seed, 6, 3, replicas);
+        scene.put(4);
+        first_slot_half_way(&mut scene);
+        let new = shard(scene.id, 3);
+        let (primary, host) = (scene.nodes_of(new)[0], scene.host_of_primary(new));
+        if returns {
+            scene.world.power_off(host)
+        } else {
+            scene.wipe(host)
+        }
+        let heir = |scene: &Scene| {
+            let mut own = scene.nodes_of(new).into_iter().filter(|node| *node != primary);
+            own.any(|node| scene.world.mesh.nodes[&node].primary.is_none())
+        };
+        scene.until(120, "a replica takes over", heir);
+        if returns {
+            scene.run(20);
+            scene.world.power_on(host);
+        }
+        scene.settles(900);
+        scene.assert_even(4);
+        let operations = scene.world.leader.state.operations.values();
+        let taken: Vec<_> = operations.filter(|o| o.kind == OperationKind::Takeover).collect();
+        assert!(taken.len() == 1 && taken[0].state == OperationState::Succeeded, "{taken:?}");
+        assert!(taken[0].cause.contains("owns no slot yet"), "{taken:?}");
+    }
 }

@@ -86,7 +86,7 @@ pub fn report_of<'a>(member: &'a Member<'_>) -> Option<&'a v1::ValkeyReport> {
 
 /// The primary of each group: of the members that own slots as master, the one with the highest epoch; one that is fenced and
 /// succeeded comes last, as it may have raised its epoch where nobody saw it. A claim that others outrank slot
-/// by slot makes no primary. In a cluster that has served, a group that owns nothing has one, too: see [`of_an_empty_shard`].
+/// by slot makes no primary. In a cluster that has served, a group that owns no slot has one, too: see [`without_slots`].
 pub fn primaries(view: &ClusterView<'_>) -> BTreeMap<GroupId, InstanceId> {
     let owners: BTreeSet<InstanceId> = ownership::known(view).into_iter().map(|run| run.instance).collect();
     let mut best: BTreeMap<GroupId, (bool, u64, bool, InstanceId)> = BTreeMap::new();
@@ -104,8 +104,8 @@ pub fn primaries(view: &ClusterView<'_>) -> BTreeMap<GroupId, InstanceId> {
     for group in view.groups.iter().filter(|_| view.cluster.formed) {
         // A primary that lost its data owns nothing either, by its own word: its shard is not empty, and nobody follows it.
         if !primaries.contains_key(&group.id)
-            && view.is_empty(group.id)
-            && let Some(primary) = of_an_empty_shard(view, group.id)
+            && ownership::owns_no_slot(view, group.id)
+            && let Some(primary) = without_slots(view, group.id)
         {
             primaries.insert(group.id, primary);
         }
@@ -113,9 +113,9 @@ pub fn primaries(view: &ClusterView<'_>) -> BTreeMap<GroupId, InstanceId> {
     primaries
 }
 
-/// Who leads a shard that owns no slots yet, or none any more: of its members that call themselves master the one that most of the
-/// others follow, else the one that was placed to begin.
-fn of_an_empty_shard(view: &ClusterView<'_>, group: GroupId) -> Option<InstanceId> {
+/// Who leads a shard that owns no slots yet, or none any more: of its members that call themselves master one that is not fenced, then the
+/// one that most of the others follow, else the one that was placed to begin. The first slot may be half way to it.
+fn without_slots(view: &ClusterView<'_>, group: GroupId) -> Option<InstanceId> {
     let own = || {
         let wanted = view.wanted().filter(|member| member.instance.group == group);
         wanted.filter_map(|member| Some((member, fact_of(member)?)))
@@ -123,7 +123,14 @@ fn of_an_empty_shard(view: &ClusterView<'_>, group: GroupId) -> Option<InstanceI
     let masters = own().filter(|(_, fact)| fact.role == "master");
     let rank = |(member, fact): &(&Member<'_>, ValkeyFact)| {
         let followers = own().filter(|(_, other)| other.primary_node_id == fact.node_id).count();
-        (followers, member.instance.first_primary, fact.epoch, std::cmp::Reverse(member.instance.id))
+        let may_serve = member.instance.fence.is_none();
+        (
+            may_serve,
+            followers,
+            member.instance.first_primary,
+            fact.epoch,
+            std::cmp::Reverse(member.instance.id),
+        )
     };
     masters.max_by_key(rank).map(|(member, _)| member.instance.id)
 }

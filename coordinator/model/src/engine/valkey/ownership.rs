@@ -140,18 +140,29 @@ pub fn owns_nothing<'f>(
     owned.iter().filter(|run| run.group != group).map(Owned::count).sum::<u32>() == SLOTS
 }
 
-/// Whether nothing is lost with a shard: it owns no slot and no slot is on its way to it, by all primaries' own words and by the log.
-pub fn is_empty(view: &ClusterView<'_>, group: GroupId) -> bool {
-    let heard: Vec<(GroupId, InstanceId, ValkeyFact)> = view
-        .members
+/// What the members of a shard and all primaries that answer say.
+fn heard_about(view: &ClusterView<'_>, group: GroupId) -> Vec<(GroupId, InstanceId, ValkeyFact)> {
+    view.members
         .iter()
         .filter(|member| member.instance.group == group || report_of(member).is_some())
         .filter_map(|member| Some((member.instance.group, member.instance.id, fact_of(member)?)))
-        .collect();
+        .collect()
+}
+
+/// Whether a shard owns no slot, by all primaries' own words and by the log. One may be on its way to it: then some of its keys are there.
+pub fn owns_no_slot(view: &ClusterView<'_>, group: GroupId) -> bool {
+    let heard = heard_about(view, group);
     let logged = view.members.iter().filter_map(|member| {
         let (_, crate::engine::Fact::Valkey(fact)) = member.instance.fact.as_ref()?;
         Some((member.instance.group, member.instance.id, fact))
     });
+    owns_nothing(group, heard.iter().map(|(of, instance, fact)| (*of, *instance, fact)))
+        && owns_nothing(group, logged)
+}
+
+/// Whether nothing is lost with a shard: it owns no slot and no slot is on its way to it.
+pub fn is_empty(view: &ClusterView<'_>, group: GroupId) -> bool {
+    let heard = heard_about(view, group);
     let nodes: Vec<&str> =
         heard.iter().filter(|(of, _, _)| *of == group).map(|(_, _, fact)| fact.node_id.as_str()).collect();
     let open = view.members.iter().any(|member| {
@@ -160,9 +171,7 @@ pub fn is_empty(view: &ClusterView<'_>, group: GroupId) -> bool {
         let own = member.instance.group == group;
         marks.into_iter().flatten().any(|mark| own || nodes.contains(&super::marks::other(mark)))
     });
-    !open
-        && owns_nothing(group, heard.iter().map(|(of, instance, fact)| (*of, *instance, fact)))
-        && owns_nothing(group, logged)
+    !open && owns_no_slot(view, group)
 }
 
 #[cfg(test)]

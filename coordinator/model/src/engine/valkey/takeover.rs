@@ -57,20 +57,25 @@ fn given_up(view: &ClusterView<'_>, node_id: &str) -> bool {
     !opinions.is_empty() && !opinions.contains(&true)
 }
 
-/// Every shard that owns slots and has no working primary.
+/// Every shard that owns slots, or keys of a slot on its way to it, and has no working primary.
 pub fn headless(view: &ClusterView<'_>, spec: &ValkeySpec, timings: Timings) -> Vec<Headless> {
     let Timings { timeout, valid } = timings;
     let primaries = primaries(view);
     let member = |id: &InstanceId| view.members.iter().find(|member| member.instance.id == *id);
-    let working = primaries.values().filter_map(member).filter(|primary| serves(primary)).count();
-    let majority = working > primaries.len() / 2;
+    // Who owns no slot has no vote, and the engine elects nobody in its place.
+    let owner = |member: &&Member<'_>| fact_of(member).is_some_and(|fact| fact.claims_primary());
+    let voters: Vec<&Member<'_>> = primaries.values().filter_map(member).filter(owner).collect();
+    let working = voters.iter().filter(|primary| serves(primary)).count();
+    let majority = working > voters.len() / 2;
     let mut found = Vec::new();
     for group in &view.groups {
         let Some(old) = primaries.get(&group.id).and_then(member) else { continue };
         let Some(fact) = fact_of(old).filter(|_| !serves(old)) else { continue };
-        if !given_up(view, &fact.node_id) {
+        // Of a shard that is empty another takes the place: nothing is lost with it.
+        if !given_up(view, &fact.node_id) || view.is_empty(group.id) {
             continue;
         }
+        let slotless = !fact.claims_primary();
         let since = silent_since(view, old);
         let own: Vec<&Member<'_>> = view
             .wanted()
@@ -109,14 +114,15 @@ pub fn headless(view: &ClusterView<'_>, spec: &ValkeySpec, timings: Timings) -> 
         let stands = |heir: &Heir| {
             valid.is_none_or(|valid| heir.detached_since.is_none_or(|at| view.now.since(at) <= valid))
         };
-        let votes = majority && heirs.iter().any(|(_, _, heir)| stands(heir));
+        let votes = !slotless && majority && heirs.iter().any(|(_, _, heir)| stands(heir));
         let patience =
             if votes { Millis(ELECTION.0 + timeout.0 * 2 + HOLD_MARGIN.0) } else { Millis(timeout.0 * 2) };
         found.push(Headless {
             group: group.id,
             primary: old.instance.id,
-            primaries: primaries.len(),
+            primaries: voters.len(),
             working,
+            slotless,
             votes,
             since,
             patience,
