@@ -281,9 +281,19 @@ impl ClusterView<'_> {
     pub fn headless(&self) -> Vec<Headless> {
         match self.spec {
             ClusterSpec::Valkey(spec) => {
-                let timings = self.wanted().map(|member| valkey::config::timings(spec, member.instance));
-                let slowest = timings.max_by_key(|t| (t.timeout, t.valid.is_none(), t.valid));
-                valkey::takeover::headless(self, spec, slowest.unwrap_or_default())
+                let slowest = valkey::config::slowest(spec, self.wanted().map(|member| member.instance));
+                valkey::takeover::headless(self, spec, slowest)
+            }
+        }
+    }
+
+    /// About how long a group is without a primary when its primary is lost: until the engine has elected another, or, where it cannot,
+    /// until it counts as given up.
+    pub fn without_primary(&self, votes: bool) -> Millis {
+        match self.spec {
+            ClusterSpec::Valkey(spec) => {
+                let slowest = valkey::config::slowest(spec, self.wanted().map(|member| member.instance));
+                slowest.without_primary(votes)
             }
         }
     }

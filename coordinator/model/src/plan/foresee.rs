@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use shardplane_proto::ids::{ClusterId, HostId, InstanceId};
+use shardplane_proto::ids::{ClusterId, GroupId, HostId, InstanceId};
 
 use super::{
     NewIds, cluster_view,
@@ -12,12 +12,13 @@ use super::{
     drain::{Way, heir_of, held_up, way},
     outlook::{Outlook, outlook},
     place::{self, Vacancy},
+    rehearse::Pause,
 };
 use crate::{
     engine::{ClusterView, Role},
     observed::Observed,
-    state::State,
-    time::Timestamp,
+    state::{State, lease_ends_after},
+    time::{Millis, Timestamp},
     view::spread::most_primaries_on_a_host,
 };
 
@@ -44,6 +45,18 @@ pub struct Foreseen {
     pub to: Result<HostId, String>,
 }
 
+/// What becomes of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeseenCluster {
+    /// How well spread it would be.
+    pub outlook: Outlook,
+    /// What its clients would notice of a loss.
+    pub pauses: Vec<Pause>,
+}
+
+/// What reports and decisions take from the moment a takeover may begin.
+const DECIDED: Millis = Millis::seconds(5);
+
 /// The answer for one host.
 pub fn foresee(
     state: &State,
@@ -51,7 +64,7 @@ pub fn foresee(
     now: Timestamp,
     host: HostId,
     question: Question,
-) -> (Vec<Foreseen>, Vec<Outlook>) {
+) -> (Vec<Foreseen>, Vec<ForeseenCluster>) {
     foresee_all(state, observed, now, &[host].into(), question)
 }
 
@@ -62,7 +75,7 @@ pub fn foresee_all(
     now: Timestamp,
     hosts: &BTreeSet<HostId>,
     question: Question,
-) -> (Vec<Foreseen>, Vec<Outlook>) {
+) -> (Vec<Foreseen>, Vec<ForeseenCluster>) {
     let draft = Draft::new(state, observed, now);
     let mut draft = hosts.iter().fold(draft, |draft, host| draft.without(*host));
     // Nothing is placed here: the ids are for nobody.
@@ -71,7 +84,7 @@ pub fn foresee_all(
         number += 1;
         number
     };
-    let (mut moves, mut outlooks) = (Vec::new(), Vec::new());
+    let (mut moves, mut foreseen) = (Vec::new(), Vec::new());
     let here = state.instances.values().filter(|instance| hosts.contains(&instance.host));
     let clusters: BTreeSet<ClusterId> = here.map(|instance| instance.cluster).collect();
     for cluster in clusters {
@@ -91,15 +104,17 @@ pub fn foresee_all(
             view: &view,
             hosts,
             seats: view.wanted().map(|m| (m.instance.id, seat(m))).collect(),
+            pauses: Vec::new(),
         };
         let answers = match question {
             Question::Drain { force } => trial.drain(&mut draft, force, &mut ids),
             Question::Loss => trial.lose(&mut draft, &mut ids),
         };
         moves.extend(answers.into_iter().map(|(instance, to)| Foreseen { instance, cluster, to }));
-        outlooks.push(trial.outlook(cluster));
+        trial.pauses.sort_by_key(|pause| std::cmp::Reverse(pause.milliseconds));
+        foreseen.push(ForeseenCluster { outlook: trial.outlook(cluster), pauses: trial.pauses });
     }
-    (moves, outlooks)
+    (moves, foreseen)
 }
 
 type Answers = Vec<(InstanceId, Result<HostId, String>)>;
@@ -111,6 +126,7 @@ struct Trial<'v> {
     view: &'v ClusterView<'v>,
     hosts: &'v BTreeSet<HostId>,
     seats: Vec<(InstanceId, Seat)>,
+    pauses: Vec<Pause>,
 }
 
 impl Trial<'_> {
@@ -179,13 +195,13 @@ impl Trial<'_> {
                 self.seats.iter().find(|(other, s)| s.group == seat.group && self.view.in_sync(*other));
             match heir.map(|(heir, _)| *heir) {
                 None => down.push((*id, "its shard has no other copy: it is down until the host is back")),
-                Some(_) if !votes => {
-                    down.push((
-                        *id,
-                        "too few primaries are left to vote: its shard is down until the host is back",
-                    ));
+                Some(heir) => {
+                    self.set(heir, |seat| seat.primary = true);
+                    if !self.view.is_empty(seat.group) {
+                        let pause = self.pause(seat.group, heir, votes);
+                        self.pauses.push(pause);
+                    }
                 }
-                Some(heir) => self.set(heir, |seat| seat.primary = true),
             }
         }
         let mut answers = Vec::new();
@@ -209,6 +225,23 @@ impl Trial<'_> {
             answers.push((id, to));
         }
         answers
+    }
+
+    /// What clients of a shard notice whose primary is lost and whose replica `heir` leads it then.
+    fn pause(&self, group: GroupId, heir: InstanceId, votes: bool) -> Pause {
+        let engine = self.view.without_primary(votes);
+        if votes {
+            let what = format!(
+                "shard {group} takes no reads or writes until the others have elected instance {heir}"
+            );
+            return Pause { what, milliseconds: u32::try_from(engine.0).unwrap_or(u32::MAX) };
+        }
+        let lease = lease_ends_after(self.state.longest_lease.max(self.state.settings.lease));
+        let what = format!(
+            "shard {group} takes no reads or writes: too few primaries are left to vote, so instance {heir} takes over when it is proved that the old primary serves nobody: the lease of its host is over, or somebody says that it never returns (kc delete host)"
+        );
+        let all = engine.max(lease).0.saturating_add(DECIDED.0);
+        Pause { what, milliseconds: u32::try_from(all).unwrap_or(u32::MAX) }
     }
 
     fn outlook(&self, cluster: ClusterId) -> Outlook {

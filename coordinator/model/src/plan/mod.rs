@@ -29,7 +29,7 @@ use shardplane_proto::ids::{ClusterId, HostId, ResourceId};
 
 pub use drain::{Left, LeftPhase, left};
 pub use explain::explain;
-pub use foresee::{Foreseen, Question, foresee, foresee_all};
+pub use foresee::{Foreseen, ForeseenCluster, Question, foresee, foresee_all};
 pub use outlook::Outlook;
 pub(crate) use proof::stopped;
 pub use rehearse::{Fate, Pause, Reach, Rehearsal, Rehearsed, RehearsedCluster, rehearse};

@@ -11,7 +11,9 @@ use super::operator::host_name;
 use crate::{
     engine::{Role, Travel},
     observed::Observed,
-    plan::{Fate, Question, Reach, Rehearsal, Rehearsed, RehearsedCluster, foresee_all},
+    plan::{
+        Fate, ForeseenCluster, Pause, Question, Reach, Rehearsal, Rehearsed, RehearsedCluster, foresee_all,
+    },
     state::State,
     time::Timestamp,
 };
@@ -49,13 +51,14 @@ pub fn host_plan(
                 .unwrap_or_default(),
         }
     });
-    let clusters = clusters.into_iter().map(|outlook| v1::PlannedCluster {
+    let clusters = clusters.into_iter().map(|ForeseenCluster { outlook, pauses }| v1::PlannedCluster {
         id: outlook.cluster.to_string(),
         name: name(outlook.cluster),
         anti_affinity_ok: outlook.anti_affinity_ok,
         primary_spread_ok: outlook.primary_spread_ok,
         anti_affinity_message: outlook.anti_affinity_message,
         primary_spread_message: outlook.primary_spread_message,
+        pauses: pauses.iter().map(pause).collect(),
     });
     v1::HostPlan {
         what: match question {
@@ -85,6 +88,10 @@ pub fn change_plan(before: &State, id: ResourceId, rehearsal: &Rehearsal) -> v1:
         name: resource.map(|resource| resource.metadata.name.clone()).unwrap_or_default(),
         clusters: rehearsal.clusters.iter().map(|cluster| changed(&rehearsal.state, cluster)).collect(),
     }
+}
+
+fn pause(pause: &Pause) -> v1::PlannedPause {
+    v1::PlannedPause { what: pause.what.clone(), milliseconds: pause.milliseconds }
 }
 
 fn travel(travel: &Travel) -> v1::PlannedTravel {
@@ -132,11 +139,7 @@ fn changed(state: &State, cluster: &RehearsedCluster) -> v1::PlannedChange {
         primary_spread_ok: outlook.primary_spread_ok,
         primary_spread_message: outlook.primary_spread_message,
         travels: cluster.travels.iter().map(travel).collect(),
-        pauses: cluster
-            .pauses
-            .iter()
-            .map(|pause| v1::PlannedPause { what: pause.what.clone(), milliseconds: pause.milliseconds })
-            .collect(),
+        pauses: cluster.pauses.iter().map(pause).collect(),
         waits: cluster.waits.clone(),
     }
 }

@@ -53,6 +53,13 @@ fn hosts(session: &Session, args: &Args, asked: &v1::PlanHostRequest) -> Result<
         let to = if m.to_host.is_empty() { "-".to_owned() } else { m.to_host };
         vec![m.instance_id, m.cluster_name, m.from_host, to, m.blocker]
     });
+    let mut pauses = String::new();
+    for cluster in &plan.clusters {
+        for pause in &cluster.pauses {
+            // Writing to a String cannot fail.
+            let _ = writeln!(pauses, "{}: {}", cluster.name, pause_told(pause));
+        }
+    }
     let clusters = plan.clusters.into_iter().map(|c| {
         let broken = [
             (!c.anti_affinity_ok, c.anti_affinity_message),
@@ -62,7 +69,7 @@ fn hosts(session: &Session, args: &Args, asked: &v1::PlanHostRequest) -> Result<
         vec![c.name, c.anti_affinity_ok.to_string(), c.primary_spread_ok.to_string(), why.join("; ")]
     });
     Ok(Answer::printed(format!(
-        "{}\n{}",
+        "{}\n{}{pauses}",
         table::render(&["INSTANCE", "CLUSTER", "FROM", "TO", "BLOCKER"], moves.collect()),
         table::render(&["CLUSTER", "ANTI-AFFINITY", "SPREAD", "WHY"], clusters.collect())
     )))
@@ -118,6 +125,12 @@ fn told(plan: &v1::ChangePlan) -> String {
     text
 }
 
+fn pause_told(pause: &v1::PlannedPause) -> String {
+    let long =
+        if pause.milliseconds == 0 { "none".to_owned() } else { format!("about {} ms", pause.milliseconds) };
+    format!("pause: {long}: {}", pause.what)
+}
+
 fn cluster_told(text: &mut String, cluster: &v1::PlannedChange) -> std::fmt::Result {
     let rows = cluster.instances.iter().map(|i| {
         let shard =
@@ -144,12 +157,7 @@ fn cluster_told(text: &mut String, cluster: &v1::PlannedChange) -> std::fmt::Res
         )?;
     }
     for pause in &cluster.pauses {
-        let long = if pause.milliseconds == 0 {
-            "none".to_owned()
-        } else {
-            format!("about {} ms", pause.milliseconds)
-        };
-        writeln!(text, "pause: {long}: {}", pause.what)?;
+        writeln!(text, "{}", pause_told(pause))?;
     }
     if cluster.pauses.is_empty() {
         writeln!(text, "pause: none")?;

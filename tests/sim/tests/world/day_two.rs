@@ -2,7 +2,7 @@
 
 use shardplane_model::{
     command::DrainMode,
-    plan::{LeftPhase, Question, foresee},
+    plan::{LeftPhase, Question, foresee, foresee_all},
     refusal::RefusalCode,
     resource::Outcome,
     state::{OperationKind, OperationState},
@@ -313,12 +313,17 @@ fn what_a_drain_and_a_loss_lead_to_is_foreseen_and_nothing_changes() {
         let own: Vec<_> = moves.iter().filter(|m| m.cluster == id.into()).collect();
         assert!(!own.is_empty() && own.iter().all(|m| m.to.is_ok()), "{question:?}: {moves:#?}");
         assert!(own.iter().all(|m| m.to != Ok(world.hosts[victim].id)));
-        let outlook = clusters.iter().find(|c| c.cluster == id.into()).unwrap();
+        let seen = clusters.iter().find(|c| c.outlook.cluster == id.into()).unwrap();
+        let (outlook, pauses) = (&seen.outlook, &seen.pauses);
+        let led =
+            own.iter().filter(|m| world.seats(id).iter().any(|s| s[0] == victim) && m.to.is_ok()).count();
+        assert!(led > 0 && pauses.len() == usize::from(question == Question::Loss), "{pauses:?}");
         assert!(outlook.anti_affinity_ok && outlook.primary_spread_ok, "{question:?}: {moves:#?}");
         let (moves, clusters) = asks(&world, world.seats(pinned)[0][0], question);
         let single = moves.iter().find(|m| m.cluster == pinned.into()).unwrap();
         assert!(single.to.as_ref().is_err_and(|why| why.contains("no other copy")), "{moves:#?}");
-        let kept = clusters.iter().find(|c| c.cluster == pinned.into()).unwrap().anti_affinity_ok;
+        let kept =
+            clusters.iter().find(|c| c.outlook.cluster == pinned.into()).unwrap().outlook.anti_affinity_ok;
         assert_eq!(kept, question != Question::Loss, "a shard that is lost has no primary");
     }
     assert!(before == world.leader.state);
@@ -327,4 +332,56 @@ fn what_a_drain_and_a_loss_lead_to_is_foreseen_and_nothing_changes() {
     world.drain(victim, DrainMode::KeepSpread);
     let blocked = moves.iter().filter(|m| m.to.is_err()).count();
     world.until(300, "as far as foreseen", |w| on(w, victim) == blocked);
+}
+
+/// How long the cluster was not served after these hosts were lost, in ms, and how long that was foreseen to be.
+fn lost(world: &mut World, id: ResourceId, hosts: &[usize]) -> (u64, u64, String) {
+    let leader = &world.leader;
+    let now = shardplane_model::time::Timestamp(world.now);
+    let ids = hosts.iter().map(|host| world.hosts[*host].id).collect();
+    let (moves, clusters) = foresee_all(&leader.state, &leader.observed, now, &ids, Question::Loss);
+    assert!(moves.iter().all(|m| m.to.is_ok()), "each gets another place: {moves:#?}");
+    let longest = clusters[0].pauses.first().unwrap().clone();
+    hosts.iter().for_each(|host| world.wipe(*host));
+    world.run(1);
+    let serves = |w: &World| {
+        let nodes = w.nodes_of(id);
+        let led = nodes.iter().filter(|n| n.up && n.primary.is_none()).flat_map(|n| n.owns(n.id));
+        let led: u32 = led.map(|(start, end)| end - start + 1).sum();
+        led == 16_384
+    };
+    let took = world.until(180, "serves again", serves) + 1_000;
+    (took, longest.milliseconds.into(), longest.what)
+}
+
+#[test]
+fn how_long_a_lost_shard_is_down_is_foreseen_with_and_without_a_vote() {
+    // One of three primaries: the others elect another.
+    let mut world = ready(6, 8);
+    let id = world.create(0, 3, 1);
+    world.settles(60);
+    let one = world.seats(id)[0][0];
+    let (took, foreseen, what) = lost(&mut world, id, &[one]);
+    assert!(what.contains("until the others have elected instance"), "{what}");
+    assert!(took <= foreseen + 5_000 && foreseen <= 15_000, "{took} ms, {foreseen} foreseen");
+    // Two of three: a takeover, when the lease of the lost hosts is over.
+    let mut world = ready(6, 8);
+    let id = world.create(0, 3, 1);
+    world.settles(60);
+    let seats = world.seats(id);
+    let two = [seats[0][0], seats[1][0]];
+    let (took, foreseen, what) = lost(&mut world, id, &two);
+    assert!(
+        what.contains("takes over when it is proved") && what.contains("lease of its host is over"),
+        "{what}"
+    );
+    assert!((foreseen / 2..=foreseen + 20_000).contains(&took), "{took} ms, {foreseen} foreseen");
+    // A single shard has nobody who votes.
+    let mut world = ready(3, 8);
+    let id = world.create(0, 1, 1);
+    world.settles(60);
+    let only = world.seats(id)[0][0];
+    let (took, foreseen, what) = lost(&mut world, id, &[only]);
+    assert!(what.contains("too few primaries are left to vote"), "{what}");
+    assert!((foreseen / 2..=foreseen + 20_000).contains(&took), "{took} ms, {foreseen} foreseen");
 }

@@ -53,6 +53,17 @@ pub struct Timings {
     pub valid: Option<Millis>,
 }
 
+/// What an election takes once its time has come: a replica waits a moment, asks, and is told of its votes.
+const ELECTION: Millis = Millis::seconds(2);
+
+impl Timings {
+    /// About how long a shard is without a primary when its primary is lost: until the others have elected another, or, where they
+    /// cannot, until it counts as given up.
+    pub fn without_primary(&self, votes: bool) -> Millis {
+        if votes { Millis(self.timeout.0 + ELECTION.0) } else { Millis(self.timeout.0 * 2) }
+    }
+}
+
 /// Silence of a replica's primary that is no fault: the period of its pings, and what reports take to tell.
 const PING_PERIOD: Millis = Millis::seconds(15);
 /// The engine's own.
@@ -69,6 +80,12 @@ pub fn timings(spec: &ValkeySpec, instance: &Instance) -> Timings {
         factor => Some(Millis(timeout.saturating_mul(factor + 1).saturating_add(PING_PERIOD.0))),
     };
     Timings { timeout: Millis(timeout), valid }
+}
+
+/// The slowest timings of these.
+pub fn slowest<'i>(spec: &ValkeySpec, instances: impl Iterator<Item = &'i Instance>) -> Timings {
+    let all = instances.map(|instance| timings(spec, instance));
+    all.max_by_key(|t| (t.timeout, t.valid.is_none(), t.valid)).unwrap_or_default()
 }
 
 /// Whether this instance keeps its data over a restart of its engine.
