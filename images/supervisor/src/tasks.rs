@@ -143,6 +143,7 @@ mod tests {
         let outcome = tasks.finish(Ok(()), done).unwrap();
         assert!(outcome.ok);
         assert_eq!((outcome.counts["keys"], outcome.notes.as_slice()), (7, &["a large key".to_owned()][..]));
+        assert_eq!(tasks.receive(task("b"), now), Some(outcome), "it is done");
         assert_eq!(tasks.next().unwrap().task_id, "c");
         tasks.finish(Ok(()), Done::default());
         assert_eq!(tasks.outcomes().count(), 3);

@@ -1,7 +1,9 @@
 //! Decisions and commands that no longer fit, facts that come late, and what the log keeps of all that.
 
 use shardplane_model::{
-    command::{Applied, Command, Decision, Ended, NewOperation, NewTask, Notice, ReplaceCause, Replaced},
+    command::{
+        Applied, Command, Decision, Ended, NewOperation, NewTask, Notice, ReplaceCause, Replaced, Reservation,
+    },
     engine::{Fact, valkey},
     observed::Observed,
     plan,
@@ -10,7 +12,7 @@ use shardplane_model::{
     time::Timestamp,
 };
 use shardplane_proto::{
-    ids::{ClusterId, InstanceId, OperationId, ResourceId, TaskId},
+    ids::{ClusterId, GroupId, InstanceId, OperationId, ResourceId, TaskId},
     v1,
 };
 
@@ -113,6 +115,35 @@ fn a_member_is_not_let_go_when_only_those_stay_that_are_lost_or_never_spoke() {
     state.instances.insert(silent.id, silent);
     world.leader.state = state;
     outdated(&mut world, retire(pair[0]));
+}
+
+/// Neither the rule about primaries nor the one about elections keeps it.
+#[test]
+fn a_replica_that_stands_in_no_election_is_not_let_go_when_its_primary_is_lost() {
+    let mut world = ready(3, 8);
+    let id = world.create(0, 3, 1);
+    world.settles(60);
+    let (primary, replica) = {
+        let own = members(&world, id, 0);
+        let leads =
+            |id: &&InstanceId| world.mesh.nodes.values().any(|n| n.instance == **id && n.is_slot_master());
+        let primary = own.iter().find(leads).copied().unwrap();
+        (primary, own.into_iter().find(|id| *id != primary).unwrap())
+    };
+    let node = world.mesh.nodes.values_mut().find(|node| node.instance == replica).unwrap();
+    node.stands_down = true;
+    let fact = Fact::Valkey(valkey::facts::fact(&node.report(world.now)));
+    let host = world.leader.state.instances[&primary].host;
+    let (now, message) = (world.now, "test".to_owned());
+    world.leader.apply(
+        now,
+        vec![
+            Command::Notice(Notice::Engine { instance: replica, fact }),
+            Command::Decide(Decision::DeclareLost { host, message }),
+        ],
+    );
+    let cause = "test".to_owned();
+    outdated(&mut world, Decision::Retire { cluster: id.into(), instances: vec![replica], cause });
 }
 
 #[test]
@@ -305,4 +336,53 @@ fn an_operation_that_has_ended_does_not_begin_again() {
     outdated(&mut world, start);
     let place = Decision::Place { cluster, reservations: Vec::new(), retire: Vec::new(), operation: new };
     outdated(&mut world, place);
+}
+
+#[test]
+fn a_task_that_runs_is_not_begun_again() {
+    let mut world = ready(2, 8);
+    let id = world.create(0, 1, 1);
+    world.settles(60);
+    let (cluster, instance) = (ClusterId::from(id), members(&world, id, 0)[0]);
+    let mut start = |number: u128| {
+        let new = operation(number);
+        let (id, name) = (TaskId::from_u128(number), "once".to_owned());
+        let tasks = vec![NewTask { id, instance, name, payload: vec![7] }];
+        let (operation, new_operation) = (new.id, Some(new));
+        decide(&mut world, Decision::StartTasks { cluster, operation, new_operation, tasks }).unwrap()
+    };
+    assert_eq!([start(1 << 120), start(2 << 120)], [Applied::Changed, Applied::Unchanged]);
+    let running: Vec<_> = world.leader.state.running_tasks(cluster).map(|task| task.id).collect();
+    assert_eq!(running, [TaskId::from_u128(1 << 120)], "what another leader began runs once");
+}
+
+#[test]
+fn a_place_that_is_not_free_any_more_is_refused() {
+    let mut world = ready(1, 1);
+    let first = world.create(0, 1, 0);
+    world.settles(60);
+    let before = world.leader.state.instances.values().next().cloned().unwrap();
+    let place = |id: ResourceId, room: u64, own: u8| {
+        let mut instance = before.clone();
+        instance.id = InstanceId::from_u128(u128::from(own));
+        (instance.cluster, instance.group) = (id.into(), GroupId::from_u128(id.as_u128() + 1));
+        instance.ipv4 = std::net::Ipv4Addr::from_bits(before.ipv4.to_bits() + u32::from(own));
+        instance.fact = None;
+        instance.footprint.memory_mib *= room;
+        let (cluster, retire, operation) = (id.into(), Vec::new(), operation(1 << 120));
+        let reservations = vec![Reservation { instance, own_group_on_host: 0 }];
+        Decision::Place { cluster, reservations, retire, operation }
+    };
+    world.delete(first).unwrap();
+    world.until(5, "it leaves", |w| !w.leader.state.instances[&before.id].wanted());
+    let second = world.create(1000, 1, 0);
+    // What leaves takes its room until its host says that it is gone.
+    outdated(&mut world, place(second, 1, 1));
+    world.hosts[0].facts.capacity = before.footprint.plus(before.footprint);
+    let (host, facts) = (world.hosts[0].id, world.hosts[0].facts.clone());
+    let now = world.now;
+    world.leader.apply(now, vec![Command::Notice(Notice::Host { host, facts })]);
+    outdated(&mut world, place(second, 2, 1));
+    outdated(&mut world, place(second, 1, 0));
+    decide(&mut world, place(second, 1, 1)).unwrap();
 }

@@ -178,3 +178,23 @@ fn a_directive_for_the_start_waits_for_one_and_a_refused_one_is_told() {
     node.directives.start(&all, &Default::default());
     assert!(node.report(world.now).unapplied_directives.is_empty());
 }
+
+/// Nobody can be elected in its place, so its disk is all there is: it is synced at every write.
+#[test]
+fn what_one_shard_acknowledged_survives_the_death_of_its_machine() {
+    let mut world = World::new(5);
+    world.add_hosts(2, 8);
+    world.run(2);
+    let id = world.create(0, 1, 1);
+    world.settles(60);
+    let primary = world.nodes_of(id).into_iter().find(|n| n.is_slot_master()).map(|n| (n.id, n.instance));
+    let (primary, instance) = primary.unwrap();
+    for value in 1..=20 {
+        world.step();
+        let node = world.mesh.nodes.get_mut(&primary).unwrap();
+        assert_eq!(node.write(3, value, false, world.now), Answer::Acknowledged);
+    }
+    world.kill(instance);
+    world.until(60, "it is back", |w| w.mesh.nodes[&primary].up);
+    assert_eq!(world.mesh.nodes[&primary].keys.values[3], 20);
+}
