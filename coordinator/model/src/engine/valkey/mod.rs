@@ -7,6 +7,7 @@ pub mod facts;
 pub mod layout;
 mod marks;
 pub mod moves;
+mod open_slots;
 pub mod ownership;
 pub mod parameters;
 pub mod progress;

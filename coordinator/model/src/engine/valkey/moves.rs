@@ -1,15 +1,15 @@
 //! Slots on their way. In: the layout of the log, the own words of the primaries, the slot tasks of the log. Out: at most one task that
-//! moves slots at a time, tasks that close slots which nothing moves, what is waited for, and when to give up. Level-triggered like
+//! moves slots at a time, what is waited for, and when to give up; `open_slots` closes those that nothing moves. Level-triggered like
 //! all steps: a task that runs is asked for as long as it makes sense, then the next one follows from what the primaries say.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use prost::Message as _;
 use shardplane_proto::{
     ids::{GroupId, InstanceId},
     v1::{
         self,
-        valkey_task::{CloseSlot, CloseSlots, MoveSlots, Step as Body},
+        valkey_task::{MoveSlots, Step as Body},
     },
 };
 
@@ -17,25 +17,18 @@ use super::{
     BUS_PORT, PORT, SLOTS,
     facts::{fact_of, report_of, works},
     layout::{Run, SlotLayout},
-    marks,
     ownership::{Owned, heard, known},
     tasks::step,
 };
 use crate::{
     engine::{ClusterView, Layout, Member, Next, Step},
     state::{State, Task, TaskState},
-    time::Millis,
 };
 
 /// Slots of one task.
 const BATCH: u32 = 256;
-/// Slots that one task closes.
-const CLOSED_AT_ONCE: usize = 256;
 /// A slot task that failed that often in a row is not tried again.
 pub const TRIES: usize = State::TRIES_KEPT;
-/// Reports need this long to show what a slot task did.
-const SHOWS: Millis = Millis::seconds(2);
-
 /// What a payload asks for when it is about slots.
 fn slot_task(payload: &[u8]) -> Option<Body> {
     let body = v1::ValkeyTask::decode(payload).ok()?.step?;
@@ -67,25 +60,25 @@ pub fn exclude_each_other(one: &[u8], other: &[u8]) -> bool {
 
 /// A primary that answers.
 #[derive(Clone, Copy)]
-struct Lead<'v> {
-    member: &'v Member<'v>,
-    report: &'v v1::ValkeyReport,
+pub(super) struct Lead<'v> {
+    pub(super) member: &'v Member<'v>,
+    pub(super) report: &'v v1::ValkeyReport,
 }
 
 impl Lead<'_> {
-    fn address(&self) -> v1::ValkeyAddress {
+    pub(super) fn address(&self) -> v1::ValkeyAddress {
         v1::ValkeyAddress { ip: self.member.instance.ipv4.to_string(), port: PORT, bus_port: BUS_PORT }
     }
 }
 
-struct Picture<'v> {
-    view: &'v ClusterView<'v>,
+pub(super) struct Picture<'v> {
+    pub(super) view: &'v ClusterView<'v>,
     /// Of each shard, also one that does not answer.
     primaries: &'v BTreeMap<GroupId, InstanceId>,
-    leads: BTreeMap<GroupId, Lead<'v>>,
+    pub(super) leads: BTreeMap<GroupId, Lead<'v>>,
     owned: Vec<Owned>,
     /// In force, and not halted.
-    layout: Option<&'v SlotLayout>,
+    pub(super) layout: Option<&'v SlotLayout>,
 }
 
 /// The layout that is in force.
@@ -133,7 +126,7 @@ impl<'v> Picture<'v> {
         running.filter_map(|task| Some((*task, slot_task(&task.payload)?)))
     }
 
-    fn owner(&self, slot: u32) -> Option<GroupId> {
+    pub(super) fn owner(&self, slot: u32) -> Option<GroupId> {
         self.owned.iter().find(|run| (run.start..=run.end).contains(&slot)).map(|run| run.group)
     }
 
@@ -189,98 +182,6 @@ impl<'v> Picture<'v> {
             && from != to
             && layout.of(moves.end) == to
             && to.is_some_and(is_target)
-    }
-
-    /// How a slot stands that the primary of `holder` marks as open. None when the other side's mark speaks for it.
-    fn judge(&self, holder: GroupId, mark: &v1::ValkeyOpenSlot) -> Option<Fate> {
-        let peer = self.leads.iter().find(|(_, lead)| lead.report.node_id == marks::other(mark));
-        let owner = self.owner(mark.slot);
-        let (from, to) = match (marks::importing(mark), peer) {
-            (false, peer) => (Some(holder), peer.map(|(group, _)| *group)),
-            (true, Some((group, lead))) => {
-                let own_node = &self.leads.get(&holder)?.report.node_id;
-                let speaks = |theirs: &v1::ValkeyOpenSlot| {
-                    theirs.slot == mark.slot
-                        && !marks::importing(theirs)
-                        && marks::other(theirs) == own_node.as_str()
-                };
-                if lead.report.open_slots.iter().any(speaks) {
-                    return None;
-                }
-                (Some(*group), Some(holder))
-            }
-            (true, None) => (None, Some(holder)),
-        };
-        let wanted = self.layout.and_then(|layout| layout.of(mark.slot));
-        Some(if owner.is_some() && owner == from && to.is_some() && to == wanted && from != to {
-            Fate::Resume
-        } else {
-            Fate::Close
-        })
-    }
-
-    /// Closes what is open and not on its way to where it shall be. Answers whether anything is.
-    fn close(&self, next: &mut Next) -> bool {
-        let mut closing: BTreeMap<InstanceId, Vec<CloseSlot>> = BTreeMap::new();
-        let mut blocked = BTreeSet::new();
-        for (group, lead) in &self.leads {
-            for mark in &lead.report.open_slots {
-                match self.judge(*group, mark) {
-                    None | Some(Fate::Resume) => continue,
-                    Some(Fate::Close) => {}
-                }
-                match self.other_side(marks::other(mark)) {
-                    Ok(peer) => {
-                        let peer_node_id = peer.map(|lead| lead.report.node_id.clone()).unwrap_or_default();
-                        let peer = peer.map(|lead| lead.address());
-                        let slots = closing.entry(lead.member.instance.id).or_default();
-                        slots.push(CloseSlot { slot: mark.slot, peer_node_id, peer });
-                    }
-                    Err(silent) => {
-                        blocked.insert(format!(
-                            "slot {} of shard {group} is half way to instance {silent}, whose shard has no primary that answers",
-                            mark.slot
-                        ));
-                    }
-                }
-            }
-        }
-        if closing.is_empty() && blocked.is_empty() {
-            return false;
-        }
-        next.waiting.extend(blocked);
-        let ended = self.view.tasks.iter().filter(|task| is_slot_task(&task.payload)).filter_map(|t| t.ended);
-        if let Some(last) = ended.max().filter(|last| self.view.now.since(*last) < SHOWS) {
-            next.again_at = Some(last.plus(SHOWS));
-            next.waiting.push("reports have to show what became of a slot on its way".to_owned());
-            return true;
-        }
-        for (instance, mut slots) in closing {
-            slots.sort_by_key(|slot| slot.slot);
-            slots.dedup_by_key(|slot| slot.slot);
-            slots.truncate(CLOSED_AT_ONCE);
-            let name = match slots.as_slice() {
-                [one] => format!("close slot {}", one.slot),
-                many => format!("close {} slots", many.len()),
-            };
-            next.steps.push(step(instance, name, Body::CloseSlots(CloseSlots { slots })));
-        }
-        true
-    }
-
-    /// The primary that answers for the node a mark names: that node, or whoever succeeded it; none when it is none of ours.
-    fn other_side(&self, node: &str) -> Result<Option<Lead<'v>>, InstanceId> {
-        if let Some(lead) = self.leads.values().find(|lead| lead.report.node_id == node) {
-            return Ok(Some(*lead));
-        }
-        let named = |member: &&Member<'_>| fact_of(member).is_some_and(|fact| fact.node_id == node);
-        match self.view.members.iter().find(named) {
-            None => Ok(None),
-            Some(member) => match self.leads.get(&member.instance.group) {
-                Some(lead) => Ok(Some(*lead)),
-                None => Err(member.instance.id),
-            },
-        }
     }
 
     /// Slots of a former primary that its successor never heard of: it was elected before it knew that they had come. Their keys are
@@ -400,12 +301,4 @@ impl<'v> Picture<'v> {
         }
         (tries, last)
     }
-}
-
-/// What becomes of an open slot.
-enum Fate {
-    /// It is on its way to where it shall be: the next task that moves slots goes on with it.
-    Resume,
-    /// It goes back to its owner.
-    Close,
 }
