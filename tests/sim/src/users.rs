@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use shardplane_model::{
     command::{Command, DrainMode},
     resource::Outcome,
-    state::Presence,
+    state::{OperationState, Presence},
 };
 use shardplane_proto::{
     ids::ResourceId,
@@ -232,8 +232,17 @@ impl Users {
         }
     }
 
-    /// Changes that failed are asked for again: what the spec says is what the world is held to.
+    /// What has halted is cancelled, as its text says, and changes that failed are asked for again: what the spec says is what the world is
+    /// held to.
     pub fn put_failed_again(&mut self, world: &mut World) {
+        let halted = world.leader.state.operations.values();
+        let halted = halted.filter(|o| o.state == OperationState::Running && o.halted.is_some());
+        let halted: Vec<_> =
+            halted.map(|o| Command::CancelOperation { operation: o.id, by: user() }).collect();
+        if !halted.is_empty() {
+            world.leader.trace.line(world.now, format!("user cancels what has halted: {halted:?}"));
+            world.leader.apply(world.now, halted).into_iter().for_each(|answer| drop(answer.unwrap()));
+        }
         let failed: Vec<ResourceId> = world
             .leader
             .state
