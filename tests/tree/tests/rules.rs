@@ -241,3 +241,16 @@ fn every_script_stops_at_the_first_error() {
         .filter(|file| file.text.starts_with("#!/bin/bash") && !file.text.contains("\nset -euo pipefail\n"));
     refuse("a bash script sets -euo pipefail", loose.map(|file| file.path).collect());
 }
+
+/// Whether tests find them is for tests/plant to say; that they are bugs of this tree can be seen at once.
+#[test]
+fn planted_bugs_still_apply() {
+    let bugs: Vec<_> = files().unwrap().into_iter().filter(|f| f.path.starts_with("tests/bugs/")).collect();
+    assert!(bugs.len() >= 15, "{} planted bugs", bugs.len());
+    let stale = bugs.into_iter().filter_map(|bug| {
+        let mut apply = Command::new("git");
+        let said = apply.args(["apply", "--check", &bug.path]).current_dir(top()).output().unwrap();
+        (!said.status.success()).then(|| format!("{}: {}", bug.path, String::from_utf8_lossy(&said.stderr)))
+    });
+    refuse("a planted bug follows the code that it breaks", stale.collect());
+}
