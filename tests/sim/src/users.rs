@@ -241,7 +241,9 @@ impl Users {
             halted.map(|o| Command::CancelOperation { operation: o.id, by: user() }).collect();
         if !halted.is_empty() {
             world.leader.trace.line(world.now, format!("user cancels what has halted: {halted:?}"));
-            world.leader.apply(world.now, halted).into_iter().for_each(|answer| drop(answer.unwrap()));
+            for answer in world.leader.apply(world.now, halted) {
+                answer.unwrap();
+            }
         }
         let failed: Vec<ResourceId> = world
             .leader
