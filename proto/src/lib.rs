@@ -4,6 +4,7 @@
 
 pub mod causes;
 pub mod ids;
+pub mod sizes;
 
 /// The generated messages of `shardplane/v1/*.proto`; their comments are the documentation.
 #[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::wildcard_enum_match_arm)]

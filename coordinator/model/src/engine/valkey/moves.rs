@@ -29,11 +29,17 @@ use crate::{
 const BATCH: u32 = 256;
 /// A slot task that failed that often in a row is not tried again.
 pub const TRIES: usize = State::TRIES_KEPT;
+/// A step that is about slots.
+enum SlotTask {
+    Move(MoveSlots),
+    Close,
+}
+
 /// What a payload asks for when it is about slots.
-fn slot_task(payload: &[u8]) -> Option<Body> {
-    let body = v1::ValkeyTask::decode(payload).ok()?.step?;
-    match body {
-        Body::MoveSlots(_) | Body::CloseSlots(_) => Some(body),
+fn slot_task(payload: &[u8]) -> Option<SlotTask> {
+    match v1::ValkeyTask::decode(payload).ok()?.step? {
+        Body::MoveSlots(moves) => Some(SlotTask::Move(moves)),
+        Body::CloseSlots(_) => Some(SlotTask::Close),
         Body::AssignSlots(_)
         | Body::Meet(_)
         | Body::Replicate(_)
@@ -51,7 +57,7 @@ pub fn is_slot_task(payload: &[u8]) -> bool {
 
 /// Whether two tasks of one cluster must not run at the same time: one of them moves slots, the other moves or closes some.
 pub fn exclude_each_other(one: &[u8], other: &[u8]) -> bool {
-    let moves = |body: &Body| matches!(body, Body::MoveSlots(_));
+    let moves = |task: &SlotTask| matches!(task, SlotTask::Move(_));
     match (slot_task(one), slot_task(other)) {
         (Some(one), Some(other)) => moves(&one) || moves(&other),
         (Some(_) | None, Some(_) | None) => false,
@@ -121,7 +127,7 @@ pub fn next(
 }
 
 impl<'v> Picture<'v> {
-    fn running(&self) -> impl Iterator<Item = (&'v Task, Body)> {
+    fn running(&self) -> impl Iterator<Item = (&'v Task, SlotTask)> {
         let running = self.view.tasks.iter().filter(|task| task.state == TaskState::Running);
         running.filter_map(|task| Some((*task, slot_task(&task.payload)?)))
     }
@@ -144,18 +150,11 @@ impl<'v> Picture<'v> {
     /// Asks again for slot tasks that run and still make sense. Answers whether any runs: then nothing else about slots begins.
     fn under_way(&self, next: &mut Next) -> bool {
         let mut any = false;
-        for (task, body) in self.running() {
+        for (task, asked) in self.running() {
             any = true;
-            let fits = match &body {
-                Body::MoveSlots(moves) => self.still_wanted(task, moves),
-                Body::CloseSlots(_) => self.group_of(task.instance).is_some(),
-                Body::AssignSlots(_)
-                | Body::Meet(_)
-                | Body::Replicate(_)
-                | Body::Forget(_)
-                | Body::Failover(_)
-                | Body::Takeover(_)
-                | Body::StandDown(_) => false,
+            let fits = match &asked {
+                SlotTask::Move(moves) => self.still_wanted(task, moves),
+                SlotTask::Close => self.group_of(task.instance).is_some(),
             };
             if fits {
                 let (instance, name, payload) = (task.instance, task.name.clone(), task.payload.clone());

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use shardplane_proto::sizes;
+
 use super::directives::{Allowed, Class, DIRECTIVES, Directive, FIRST, FORBIDDEN};
 use crate::refusal::Violation;
 
@@ -50,23 +52,9 @@ pub fn needs_restart(old: &BTreeMap<String, String>, new: &BTreeMap<String, Stri
     })
 }
 
-/// Bytes as the engine counts them: k is 1000, kb is 1024.
+/// Bytes as the engine counts them. It multiplies without looking: a number that is too large would come out as a small one.
 fn bytes(value: &str) -> Option<i64> {
-    let lower = value.to_ascii_lowercase();
-    let digits = lower.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match &lower[digits.len()..] {
-        "" | "b" => 1,
-        "k" => 1_000,
-        "kb" => 1 << 10,
-        "m" => 1_000_000,
-        "mb" => 1 << 20,
-        "g" => 1_000_000_000,
-        "gb" => 1 << 30,
-        _ => return None,
-    };
-    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-    // The engine multiplies without looking: a number that is too large would come out as a small one.
-    digits.parse::<i64>().ok().filter(|_| plain)?.checked_mul(unit)
+    i64::try_from(sizes::bytes(value)?).ok()
 }
 
 fn save_points(value: &str) -> bool {

@@ -4,7 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use shardplane_proto::v1::{ValkeyConfig, ValkeyDirective, ValkeyRefusal};
+use shardplane_proto::{
+    sizes,
+    v1::{ValkeyConfig, ValkeyDirective, ValkeyRefusal},
+};
 
 use super::{
     conf,
@@ -46,25 +49,9 @@ fn words(value: &str) -> Vec<String> {
         .map(|word| word.to_ascii_lowercase())
         .map(|word| match word.as_str() {
             "replica" => "slave".to_owned(),
-            _ => bytes(&word).map_or(word, |size| size.to_string()),
+            _ => sizes::bytes(&word).map_or(word, |size| size.to_string()),
         })
         .collect()
-}
-
-/// `100mb`, `1g`, `512` as bytes, by the rule of valkey.conf: k is 1000, kb is 1024.
-fn bytes(word: &str) -> Option<u64> {
-    let digits = word.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match &word[digits.len()..] {
-        "" | "b" => 1,
-        "k" => 1_000,
-        "kb" => 1 << 10,
-        "m" => 1_000_000,
-        "mb" => 1 << 20,
-        "g" => 1_000_000_000,
-        "gb" => 1 << 30,
-        _ => return None,
-    };
-    digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
 /// Brings a running engine from one config to the next by CONFIG SET. Answers what the engine refused; what it takes at its start
