@@ -9,7 +9,13 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::{StatusCode, header};
-use shardplane_model::{command::Timestamp, observed::Observed, resource::Kind, state::State as Kept, view};
+use shardplane_model::{
+    command::Timestamp,
+    observed::Observed,
+    resource::Kind,
+    state::{OperationState, State as Kept},
+    view,
+};
 
 use super::{Api, family::json, json::Node, store::Standing};
 
@@ -78,10 +84,33 @@ fn render(api: &Api) -> String {
         .map(|((kind, word), count)| (format!("type=\"{kind}\",state=\"{word}\""), count))
         .collect();
     out.metric("shardplane_resources", "Public resources by type and state.", &resources);
+    standstill(&mut out, &state);
     if term.is_some() {
         observed_metrics(&mut out, &state, &api.reports.observed(), api.now());
     }
     out.0
+}
+
+/// What goes no further until somebody does something: it is in the log, so every member knows it.
+fn standstill(out: &mut Text, state: &Kept) {
+    let running = || state.operations.values().filter(|o| o.state == OperationState::Running);
+    let moves = running().filter(|operation| operation.halted.is_some()).count() as u64;
+    let rollouts = state.clusters.values().filter(|c| c.rollout.halted().is_some()).count() as u64;
+    out.metric(
+        "shardplane_changes_halted",
+        "Changes of clusters that have halted until somebody acts, by what halted.",
+        &[("what=\"slots\"", moves), ("what=\"parameters\"", rollouts)],
+    );
+    let late = |id| {
+        let mut fences = state.instances.values().filter_map(|instance| instance.fence.as_ref());
+        fences.any(|fence| fence.operation == id && fence.told.is_some())
+    };
+    let takeovers = running().filter(|operation| late(operation.id)).count() as u64;
+    out.metric(
+        "shardplane_takeovers_without_proof",
+        "Takeovers that wait for longer than the lease for proof that the old primary serves nobody.",
+        &[("", takeovers)],
+    );
 }
 
 /// What follows from the reports of hosts.

@@ -180,6 +180,47 @@ async fn a_fenced_instance_shows_that_it_must_not_serve_and_whether_its_host_say
 }
 
 #[tokio::test]
+async fn metrics_tell_what_goes_no_further_until_somebody_acts() {
+    let asking = Asking::new();
+    let (cluster, ids) = running(&asking, &[OperationKind::Takeover, OperationKind::Reshard]).await;
+    let cluster: ClusterId = cluster.parse().unwrap();
+    let ids: Vec<OperationId> = ids.iter().map(|id| id.parse().unwrap()).collect();
+    let counts = async || {
+        let request = Request::get("/metrics").body(Body::empty()).unwrap();
+        let body = asking.router.clone().oneshot(request).await.unwrap().into_body();
+        let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+        let text = String::from_utf8(body.to_vec()).unwrap();
+        [
+            "shardplane_changes_halted{what=\"slots\"} ",
+            "shardplane_changes_halted{what=\"parameters\"} ",
+            "shardplane_takeovers_without_proof ",
+        ]
+        .map(|name| text.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned).unwrap())
+    };
+    let decide = |decision| asking.fake.apply(vec![Command::Decide(decision)]).remove(0).unwrap();
+    assert_eq!(counts().await, ["0", "0", "0"]);
+
+    let instances = vec![InstanceId::from_u128(1)];
+    let (kind, cause) = (OperationKind::Takeover, "its shard has no primary".to_owned());
+    let operation = NewOperation { id: ids[0], kind, cause, goal: None };
+    decide(Decision::Fence { cluster, away: instances.clone(), instances: instances.clone(), operation });
+    assert_eq!(counts().await, ["0", "0", "0"], "a proof that is not late yet");
+    let message = "a takeover waits for proof: bring the host back".to_owned();
+    decide(Decision::AwaitProof { cluster, instances, message });
+    assert_eq!(counts().await, ["0", "0", "1"]);
+    decide(Decision::EndOperation { operation: ids[0], error: None });
+    assert_eq!(counts().await, ["0", "0", "0"], "the fence outlives its takeover until the host is back");
+
+    decide(Decision::HaltReshard { cluster, operation: ids[1], error: "the engine refused".to_owned() });
+    assert_eq!(counts().await, ["1", "0", "0"]);
+    let revision = asking.fake.api().store.local().clusters[&cluster].rollout.parameters.revision;
+    decide(Decision::HaltRollout { cluster, revision, why: "a member refused it".to_owned() });
+    assert_eq!(counts().await, ["1", "1", "0"]);
+    asking.kc(&format!("cancel operation {}", ids[1]), None).await;
+    assert_eq!(counts().await, ["0", "1", "0"]);
+}
+
+#[tokio::test]
 async fn kc_and_grpc_cancel_too() {
     let asking = Asking::new();
     let (_, ids) = running(&asking, &[OperationKind::Rollout, OperationKind::Reshard]).await;
