@@ -135,6 +135,10 @@ impl Step<'_> {
             return outdated(format!("instance {heir} cannot take over shard {group}"));
         };
         let mut follows = false;
+        let mut latest: Option<&Instance> = None;
+        let outranks = |one: &Instance, other: &Instance| {
+            fact(one).zip(fact(other)).is_some_and(|(one, other)| one.outranks(other))
+        };
         for (old, fence) in fenced(self.state, cluster) {
             let proven = proofs.iter().find(|proven| proven.instance == old.id);
             if !proven.is_some_and(|proven| self.holds(old, fence, proven.proof)) {
@@ -142,7 +146,19 @@ impl Step<'_> {
             }
             if old.group == group {
                 follows |= fact(chosen).zip(fact(old)).is_some_and(|(new, old)| new.follows(old));
+                if claims(old) && latest.is_none_or(|latest| outranks(old, latest)) {
+                    latest = Some(old);
+                }
             }
+        }
+        // Of those that led and are fenced, the one that led last has what was confirmed since.
+        let stale = |latest: &Instance| {
+            let comes_back = self.state.hosts.get(&latest.host).is_some_and(|host| !host.retired);
+            let follows = fact(chosen).zip(fact(latest)).is_some_and(|(new, latest)| new.follows(latest));
+            comes_back && !follows
+        };
+        if let Some(latest) = latest.filter(|latest| stale(latest)) {
+            return outdated(format!("instance {heir} lacks what instance {} has taken", latest.id));
         }
         if let Some(other) = under_way(self.state, cluster, group, heir) {
             return outdated(format!("a takeover of shard {other} is under way"));

@@ -453,3 +453,34 @@ fn one_that_raised_its_epoch_unseen_follows_its_heir() {
         healed(&mut world, id);
     }
 }
+
+/// The last one that led has taken writes that others confirmed; one that still follows its predecessor has none of them.
+#[test]
+fn who_follows_an_older_primary_waits_for_the_one_that_led_last() {
+    let mut world = ready(3, 1);
+    let id = world.create(0, 1, 2);
+    world.settles(120);
+    run(&mut world, 10);
+    let old = primaries(&world, id)[0];
+    let mut hosts: Vec<usize> = vec![world.host_of(old)];
+    hosts.extend(replicas(&world, id, 0).into_iter().map(|instance| world.host_of(instance)));
+    // The third hears nobody but the coordinator.
+    world.hosts[hosts[2]].peers_cut = true;
+    world.power_off(hosts[0]);
+    until(&mut world, 180, "taken over", |w| !takeovers(w).is_empty());
+    until(&mut world, 30, "serves again", |w| serves(w, id));
+    let (led, behind) = (takeovers(&world)[0].0, replicas(&world, id, 0));
+    run(&mut world, 5);
+    let lost = world.host_of(led);
+    world.power_off(lost);
+    run(&mut world, 300);
+    assert_eq!(takeovers(&world).len(), 1, "{behind:?} know nothing of the last writes");
+    let waiting = world.leader.last.waiting.values().flatten().cloned().collect::<Vec<_>>().join("; ");
+    assert!(waiting.contains(&format!("bring back the host of instance {led}")), "{waiting}");
+    world.power_on(lost);
+    until(&mut world, 180, "serves again", |w| serves(w, id));
+    assert_eq!(primaries(&world, id)[0], led);
+    world.hosts[hosts[2]].peers_cut = false;
+    world.power_on(hosts[0]);
+    healed(&mut world, id);
+}

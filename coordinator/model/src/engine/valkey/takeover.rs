@@ -81,7 +81,9 @@ pub fn headless(view: &ClusterView<'_>, spec: &ValkeySpec, timings: Timings) -> 
             .wanted()
             .filter(|m| m.instance.group == group.id && m.instance.id != old.instance.id)
             .collect();
-        let fenced = own.iter().filter(|m| m.instance.fence.is_some()).filter_map(|m| fact_of(m));
+        let gone = old.host.is_none_or(|host| host.retired);
+        // Who follows an older primary lacks what this one has taken since, be it confirmed by others: only when it never comes back.
+        let fenced = own.iter().filter(|m| gone && m.instance.fence.is_some()).filter_map(|m| fact_of(m));
         let followed: BTreeSet<String> =
             fenced.map(|fact| fact.node_id).chain([fact.node_id.clone()]).collect();
         let present = |m: &Member<'_>| m.host.is_some_and(|host| host.presence == Presence::Present);
@@ -93,7 +95,6 @@ pub fn headless(view: &ClusterView<'_>, spec: &ValkeySpec, timings: Timings) -> 
                 .chain([&old])
                 .any(|other| other.instance.fence.as_ref().is_some_and(|f| f.heir == Some(m.instance.id)))
         };
-        let gone = old.host.is_none_or(|host| host.retired);
         let last_resort = |m: &Member<'_>| gone || chosen(m);
         let mut heirs: Vec<(bool, u64, Heir)> = candidates
             .filter_map(|m| Some((m, report_of(m)?)))
