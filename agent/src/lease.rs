@@ -59,7 +59,8 @@ pub fn may_write(
     now: BootTime,
 ) -> bool {
     let leased = spec.fenced || spec.lease_ms > 0;
-    cut || !leased || (heard.confirmed && decide(spec, Some(guest), heard, false, now).is_none())
+    let followed = guest.live_copies >= spec.copies_needed && !spec.fenced;
+    cut || !leased || followed || (heard.confirmed && decide(spec, Some(guest), heard, false, now).is_none())
 }
 
 #[cfg(test)]

@@ -229,8 +229,7 @@ impl Node {
             connected: false,
         });
         (known.primary, known.shard, known.fail) = (None, shard, false);
-        let own: Vec<(u32, u32)> = self.owns(self.id);
-        own.into_iter().for_each(|(start, end)| self.slots.clear(start, end));
+        (self.slots, self.unclaimed) = (SlotTable::default(), SlotTable::default());
         (self.migrating, self.importing) = (BTreeMap::new(), BTreeMap::new());
         self.follow(heir, now);
     }

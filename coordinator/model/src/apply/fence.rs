@@ -25,11 +25,14 @@ fn fenced(state: &State, cluster: ClusterId) -> impl Iterator<Item = (&Instance,
     members.filter_map(|instance| Some((instance, instance.fence.as_ref()?)))
 }
 
-/// Whether `new` leads in the place of `old`, which is fenced: by a higher epoch, or because it was chosen to and does by now. The epoch alone
-/// does not tell: the old one may have raised its own where nobody saw it.
+/// Whether `new` leads in the place of `old`, which is fenced: by a higher epoch; because it was chosen to and does by now; or because the
+/// old one was elected out of sight while others were promoted. The epoch alone does not tell: the old one may have raised its own
+/// where nobody saw it.
 pub(crate) fn succeeds(new: &Instance, old: &Instance, fence: &Fence) -> bool {
     let Some(theirs) = fact(new) else { return false };
-    let newer = fence.heir == Some(new.id) || fact(old).is_some_and(|olds| theirs.outranks(olds));
+    let newer = fence.heir == Some(new.id)
+        || fence.elected_unseen()
+        || fact(old).is_some_and(|olds| theirs.outranks(olds));
     newer && theirs.claims_primary() && new.wanted() && new.fence.is_none() && new.id != old.id
 }
 
@@ -86,9 +89,10 @@ impl Step<'_> {
             let Some(instance) = self.state.instances.get_mut(id).filter(|i| i.fence.is_none()) else {
                 continue;
             };
+            let led = claims(instance);
             let operation = operation.id;
             let away = away.contains(id);
-            let fence = Fence { since, generation, operation, away, heir: None, passed, told: None };
+            let fence = Fence { since, generation, operation, away, led, heir: None, passed, told: None };
             instance.fence = Some(fence);
             let (host, group) = (instance.host, instance.group);
             self.touched.insert(host);
@@ -220,7 +224,7 @@ impl Step<'_> {
                 .find(|other| other.group == old.group && succeeds(other, old, fence))
                 .map(|other| other.id);
             successors.push((*id, successor.filter(|_| claims(old))));
-            // One that followed may have been elected where nobody saw it; one that led is known by its epoch. The last one that was chosen
+            // One that followed may have been elected where nobody saw it, and yields to its successor. The last one that was chosen
             // has what was taken since, if anybody has: whoever else led its shard is fenced.
             let chosen = fenced(self.state, cluster)
                 .any(|(other, fence)| other.id != *id && other.group == old.group && fence.heir == Some(*id));

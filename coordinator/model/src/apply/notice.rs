@@ -8,7 +8,7 @@ use crate::{
     command::{Applied, Notice},
     engine::Fact,
     resource::Resource,
-    state::{Host, HostFacts, Operation, OperationKind, OperationState, Presence, Severity},
+    state::{Host, HostFacts, Instance, Operation, OperationKind, OperationState, Presence, Severity},
 };
 
 impl Step<'_> {
@@ -122,6 +122,11 @@ impl Step<'_> {
             }
             self.touch_cluster(cluster);
         }
+        if let Some(before) =
+            before.as_ref().filter(|before| !before.claims_primary() && fact.claims_primary())
+        {
+            self.office_passes(id, before);
+        }
         let formed = self.state.clusters.get(&cluster).is_some_and(|cluster| cluster.formed);
         let kinds = [OperationKind::Move, OperationKind::Switchover];
         let ours = |o: &&Operation| {
@@ -137,6 +142,32 @@ impl Step<'_> {
             self.event(Severity::Warning, "PrimaryChanged", format!("cluster/{cluster}"), message);
         }
         Applied::Changed
+    }
+
+    /// Who followed an heir and leads by now is the heir of those that this one succeeded.
+    fn office_passes(&mut self, to: InstanceId, before: &Fact) {
+        let Some(new) = self.state.instances.get(&to) else { return };
+        let (cluster, group) = (new.cluster, new.group);
+        let followed = |other: &&Instance| other.fact.as_ref().is_some_and(|(_, fact)| before.follows(fact));
+        let own = |other: &&Instance| other.group == group && other.id != to;
+        let Some(from) = self.state.instances_of(cluster).filter(own).find(followed).map(|other| other.id)
+        else {
+            return;
+        };
+        let members: Vec<InstanceId> = self.state.instances_of(cluster).filter(own).map(|i| i.id).collect();
+        for id in members {
+            let Some(instance) = self.state.instances.get_mut(&id) else { continue };
+            if let Some(heir) = instance.fence.as_mut().and_then(|fence| fence.heir.as_mut())
+                && *heir == from
+            {
+                *heir = to;
+            }
+            if let Some((by, _)) = &mut instance.succeeded_by
+                && *by == from
+            {
+                *by = to;
+            }
+        }
     }
 
     /// A retiring instance is proved gone: its place and, after a rest, its address are free.

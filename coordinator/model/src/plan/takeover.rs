@@ -162,7 +162,10 @@ impl<'v> Turn<'_, 'v, '_> {
                 None => {
                     let alone = group.is_none_or(|group| group.heirs.is_empty());
                     let late = self.view.now.since(fence.since) > BETTER_COMES;
-                    let free = fence.heir.is_none() && (claims(old) || !fence.passed);
+                    let own = self.view.wanted().filter(|m| m.instance.group == old.instance.group);
+                    let led = own.filter(|m| m.instance.id != id).any(claims);
+                    let legal = claims(old) && !(led && fence.elected_unseen());
+                    let free = fence.heir.is_none() && (legal || !fence.passed);
                     let chosen = fenced.iter().any(|(_, other)| other.heir == Some(id));
                     if alone && late && free && old.heard {
                         given_up.push((id, "no replica of its shard answers that could take over"));
@@ -183,7 +186,7 @@ impl<'v> Turn<'_, 'v, '_> {
             });
         }
         if !succeeded.is_empty() {
-            let cause = "another leads its shard with a higher epoch".to_owned();
+            let cause = "another leads its shard since it was fenced".to_owned();
             self.plan.propose.push(Decision::Unfence {
                 cluster: self.id,
                 instances: succeeded.clone(),

@@ -18,6 +18,10 @@ pub struct Fence {
     /// Its host was not heard then; when it is heard before anybody has taken over, the fence is taken away.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub away: bool,
+    /// It led its group when it was fenced, as the log knew it. One that did not may have been elected where nobody saw it, and what it took
+    /// there is older than what was taken since.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub led: bool,
     /// The member that was chosen in its place; from then on it may have been promoted, whatever is heard of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heir: Option<InstanceId>,
@@ -27,6 +31,13 @@ pub struct Fence {
     /// When people were told that its proof does not come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<Timestamp>,
+}
+
+impl Fence {
+    /// Whether it may have been elected where nobody saw it, while others were promoted.
+    pub fn elected_unseen(&self) -> bool {
+        self.passed && !self.led
+    }
 }
 
 /// On top of the lease, before its end is counted on: clocks of hosts and coordinators may differ by a tenth of what they measure, and

@@ -162,6 +162,7 @@ impl Supervisor {
             Err(error) => {
                 tracing::error!(%error, "a job broke off");
                 (self.asking, self.applying) = (false, false);
+                self.gate.idle();
                 let outcome =
                     self.tasks.finish(Err(format!("the supervisor failed: {error}")), Done::default());
                 self.send_outcome(outcome);

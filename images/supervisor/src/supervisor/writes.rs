@@ -24,6 +24,13 @@ pub struct Gate {
     held: bool,
 }
 
+impl Gate {
+    /// Whatever was told is over, be it that it broke off.
+    pub(super) fn idle(&mut self) {
+        self.busy = false;
+    }
+}
+
 impl Supervisor {
     /// Looks whether the guest stood still.
     pub fn look(&mut self) {
@@ -54,7 +61,7 @@ impl Supervisor {
 
     /// The engine was told, or not.
     pub(super) fn told(&mut self, hold: bool, result: Result<(), EngineError>) {
-        self.gate.busy = false;
+        self.gate.idle();
         match result {
             Ok(()) => {
                 self.gate.held = hold;

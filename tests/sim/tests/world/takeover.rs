@@ -380,6 +380,10 @@ fn primary_that_is_back_in_time_goes_on() {
 fn restarted_replica_leads_only_when_its_primarys_host_is_given_up() {
     let (mut world, id) = formed(1, 1, 3);
     let (old, replica) = (primaries(&world, id)[0], replicas(&world, id, 0)[0]);
+    let node = world.mesh.nodes.values_mut().find(|node| node.instance == old).unwrap();
+    node.offset += 1;
+    node.keys.set(1, 1, node.offset);
+    run(&mut world, 5);
     let hosts = [old, replica].map(|instance| world.host_of(instance));
     hosts.iter().for_each(|host| world.power_off(*host));
     run(&mut world, 20);

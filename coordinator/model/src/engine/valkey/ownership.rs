@@ -9,7 +9,10 @@ use super::{
     SLOTS,
     facts::{ValkeyFact, fact_of, report_of},
 };
-use crate::engine::{ClusterView, Member};
+use crate::{
+    engine::{ClusterView, Member},
+    state::Fence,
+};
 
 /// What one member says that it owns.
 #[derive(Debug, Clone)]
@@ -97,13 +100,20 @@ pub fn known(view: &ClusterView<'_>) -> Vec<Owned> {
     settle(claims.map(settled).collect())
 }
 
-/// Whether the heir that was chosen when this member was fenced claims slots by now.
+/// Whether another of its shard claims slots in the place of this member: the heir that was chosen when it was fenced, whoever led when it
+/// might serve again, or anybody when it was elected out of sight.
 pub fn succeeded(view: &ClusterView<'_>, old: InstanceId) -> bool {
     let member = |id: InstanceId| view.members.iter().find(|member| member.instance.id == id);
-    let heir = member(old).and_then(|old| old.instance.fence.as_ref()?.heir).and_then(member);
-    heir.is_some_and(|heir| {
-        heir.instance.fence.is_none() && fact_of(heir).is_some_and(|fact| fact.claims_primary())
-    })
+    let Some(instance) = member(old).map(|old| old.instance) else { return false };
+    let (fence, by) = (instance.fence.as_ref(), instance.succeeded_by.map(|(by, _)| by));
+    let heir = fence.and_then(|fence| fence.heir).or(by);
+    let anybody = fence.is_some_and(Fence::elected_unseen);
+    let leads = |other: &Member<'_>| {
+        let own = other.instance.group == instance.group && other.instance.id != old;
+        let may = own && other.instance.wanted() && other.instance.fence.is_none();
+        may && fact_of(other).is_some_and(|fact| fact.claims_primary())
+    };
+    view.members.iter().any(|other| (anybody || heir == Some(other.instance.id)) && leads(other))
 }
 
 /// Who owns what by the own words of the primaries that answer; slots of others are missing.

@@ -89,33 +89,38 @@ pub fn headless(view: &ClusterView<'_>, spec: &ValkeySpec, timings: Timings) -> 
         let present = |m: &Member<'_>| m.host.is_some_and(|host| host.presence == Presence::Present);
         let candidates = own.iter().filter(|m| m.instance.fence.is_none() && present(m) && serves(m));
         // One that started anew has a file, and no place in its primary's stream: what it lacks is not known. It leads when it was
-        // chosen before, as nobody has served since, or when its primary is given up.
+        // chosen before, as nobody has served since, or when its primary is given up and nobody who may have more is out of sight.
+        // One without keys may never have copied anything.
         let chosen = |m: &Member<'_>| {
             own.iter()
                 .chain([&old])
                 .any(|other| other.instance.fence.as_ref().is_some_and(|f| f.heir == Some(m.instance.id)))
         };
-        let last_resort = |m: &Member<'_>| gone || chosen(m);
-        let mut heirs: Vec<(bool, u64, Heir)> = candidates
+        let accounted = |m: &Member<'_>| m.host.is_none_or(|host| host.retired) || (present(m) && serves(m));
+        let given_up = gone && own.iter().all(|m| accounted(m));
+        let mut heirs: Vec<(bool, u64, u64, Heir)> = candidates
             .filter_map(|m| Some((m, report_of(m)?)))
             .filter(|(_, r)| r.role == "slave" && followed.contains(&r.primary_node_id))
             .filter(|(m, r)| {
-                r.offset > NOTHING_COPIED || (last_resort(m) && config::persistent(spec, m.instance))
+                let last_resort = chosen(m) || (given_up && r.keys > 0);
+                r.offset > NOTHING_COPIED || (last_resort && config::persistent(spec, m.instance))
             })
             .map(|(m, r)| {
                 let detached_since = m.report.and_then(|report| report.detached_since);
                 let heir = Heir { instance: m.instance.id, detached_since };
-                (r.primary_node_id == fact.node_id, r.offset, heir)
+                (r.primary_node_id == fact.node_id, r.offset, r.keys, heir)
             })
             .collect();
-        heirs.sort_by_key(|(follows, offset, heir)| (std::cmp::Reverse((*follows, *offset)), heir.instance));
+        heirs.sort_by_key(|(follows, offset, keys, heir)| {
+            (std::cmp::Reverse((*follows, *offset, *keys)), heir.instance)
+        });
         let unheard =
             own.iter().filter(|m| m.instance.fence.is_none() && m.heard && present(m) && !serves(m));
         // One that has been without its primary for longer stands in no election any more.
         let stands = |heir: &Heir| {
             valid.is_none_or(|valid| heir.detached_since.is_none_or(|at| view.now.since(at) <= valid))
         };
-        let votes = !slotless && majority && heirs.iter().any(|(_, _, heir)| stands(heir));
+        let votes = !slotless && majority && heirs.iter().any(|(_, _, _, heir)| stands(heir));
         let patience =
             if votes { Millis(ELECTION.0 + timeout.0 * 2 + HOLD_MARGIN.0) } else { Millis(timeout.0 * 2) };
         found.push(Headless {
@@ -128,7 +133,7 @@ pub fn headless(view: &ClusterView<'_>, spec: &ValkeySpec, timings: Timings) -> 
             since,
             patience,
             unheard: unheard.map(|m| m.instance.id).collect(),
-            heirs: heirs.into_iter().map(|(_, _, heir)| heir).collect(),
+            heirs: heirs.into_iter().map(|(_, _, _, heir)| heir).collect(),
         });
     }
     found

@@ -143,13 +143,6 @@ impl Engine for Valkey {
         directory(Path::new(LOG_DIR), 0o755, 0)?;
         self.write_conf()?;
         let mut nodes = read(NODES_CONF)?;
-        if let Some(mended) = mend::mend(&nodes) {
-            tracing::warn!(
-                "nodes.conf has replicas with another shard id than their primary: they get the primary's"
-            );
-            replace(Path::new(NODES_CONF), &mended)?;
-            nodes = mended;
-        }
         let fences = read(FENCES)?.trim().parse().unwrap_or(0);
         if let Some(text) = yielding::yielded(&nodes, &self.config, fences) {
             tracing::warn!("another member took over: this one starts as its replica");
@@ -159,6 +152,13 @@ impl Engine for Valkey {
         let succeeded = self.config.other_primary.as_ref().map_or(0, |other| other.succeeded);
         if succeeded > fences {
             replace(Path::new(FENCES), &succeeded.to_string())?;
+        }
+        if let Some(mended) = mend::mend(&nodes) {
+            tracing::warn!(
+                "nodes.conf has replicas with another shard id than their primary: they get the primary's"
+            );
+            replace(Path::new(NODES_CONF), &mended)?;
+            nodes = mended;
         }
         Ok(hold::hold(&nodes, &self.config))
     }
