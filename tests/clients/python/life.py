@@ -155,6 +155,23 @@ def stable(resource, identifier):
     equal("and is read back", client.valkeys.read(identifier).resource["metadata"]["description"], "described")
 
 
+def grown(resource, identifier):
+    """A replica more for each shard, and back: the same cluster, with the members that it had (AWS-1)."""
+    before = client.valkeys.read(identifier).resource["status"]["nodes"]
+    for replicas in (2, 1):
+        resource["spec"]["replicasPerShard"] = replicas
+        change = client.valkeys.create_or_update(copy.deepcopy(resource))
+        equal(f"replicasPerShard {replicas} is accepted as an update of the same", (change.errorCode, change.resourceId), (None, identifier))
+        done = client.valkeys.wait_request_satisfied(change.requestId, 180)
+        if not check(f"the change to {replicas} succeeds", done.succeeded, done):
+            return
+        found = client.valkeys.read(identifier).resource
+        members(found, 3, replicas)
+        kept = [n["nodeId"] for n in found["status"]["nodes"] if n["nodeId"] in [old["nodeId"] for old in before]]
+        # Which replica goes is the planner's; primaries and with one more all others stay.
+        check(f"with {replicas} the members from before stay", len(kept) >= (len(before) if replicas == 2 else 3), (before, found["status"]["nodes"]))
+
+
 def end(resource, identifier):
     resource["metadata"]["deleteProtection"] = True
     client.valkeys.wait_request_satisfied(client.valkeys.create_or_update(resource).requestId, 30)
@@ -229,6 +246,7 @@ def run():
     spread(found, identifier)
     unchangeable(resource, identifier)
     stable(resource, identifier)
+    grown(resource, identifier)
     end(resource, identifier)
     single()
     interrupted()

@@ -23,6 +23,11 @@ variable "shards" {
   default = 3
 }
 
+variable "replicas" {
+  type    = number
+  default = 1
+}
+
 variable "description" {
   type    = string
   default = "made by terraform"
@@ -67,7 +72,7 @@ resource "kvindo_valkey" "main" {
   }
   spec = {
     shards             = [for id in slice(local.shard_ids, 0, var.shards) : { id = id, vpc_subnet_id = kvindo_vpc_subnet.main.id }]
-    replicas_per_shard = 1
+    replicas_per_shard = var.replicas
     root_password      = "t3rraform: p@ss /?#%"
     parameters_set_id  = kvindo_valkey_parameters_set.main.id
     valkey_version     = var.valkey_version

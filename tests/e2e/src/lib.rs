@@ -1,10 +1,12 @@
-//! What the end-to-end tests share beyond the harness. In: a world. Out: clusters in it as a user makes them ([`Cluster`]), what
-//! their engines say themselves ([`engine`], [`slots`]), processes to kill ([`process`]) and what lies about on hosts ([`Inventory`]).
+//! What the end-to-end tests share beyond the harness. In: a world. Out: clusters in it as a user makes them ([`Cluster`]), what an
+//! operator types ([`Kc`]), what engines say themselves ([`engine`], [`slots`]), processes to kill ([`process`]) and what lies about on
+//! hosts ([`Inventory`]).
 
 mod change;
 mod cluster;
 pub mod engine;
 mod inventory;
+mod kc;
 pub mod process;
 pub mod slots;
 mod stage;
@@ -12,5 +14,6 @@ mod stage;
 pub use self::{
     cluster::{Cluster, Instance, Shape, id},
     inventory::{Inventory, lib_dir},
+    kc::{Kc, Running},
     stage::{measured, on_stage},
 };

@@ -14,6 +14,6 @@ pub use self::{
     netns::inside,
     valkey::{FindStand, Stand, ValkeyClient},
     wait::wait_until,
-    world::{Cut, Member, World, WorldOptions},
+    world::{Cut, Member, World, WorldOptions, bin_dir},
     writer::{Writer, Written},
 };

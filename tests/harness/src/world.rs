@@ -366,8 +366,11 @@ impl Drop for World {
     }
 }
 
-/// The programs lie beside the folder of the test programs.
-fn bin_dir() -> Result<PathBuf> {
+/// Where the built programs lie: beside the folder of the test programs.
+///
+/// # Errors
+/// When this program lies in no target directory.
+pub fn bin_dir() -> Result<PathBuf> {
     let test = env::current_exe().context("cannot find this program")?;
     test.ancestors().nth(2).map(Path::to_path_buf).context("this program lies in no target directory")
 }

@@ -14,6 +14,8 @@ mod leaders;
 mod lease;
 mod maintenance;
 mod modify;
+mod operators;
+mod operators_hosts;
 mod parameters;
 mod partitions;
 mod passwords;
