@@ -22,8 +22,11 @@ pub type NodeId = u64;
 pub const NODE_TIMEOUT: u64 = 5_000;
 /// How long a forgotten node is not learned again through gossip.
 pub const BAN: u64 = 60_000;
-/// A replica that lost its link longer ago than that does not stand for election.
+/// A replica that lost its link, or heard nothing on it, longer ago than that does not stand for election.
 const VALIDITY: u64 = 60_000;
+
+/// Silence after which a replica gives its link up when nothing tells it that the connection ended.
+pub const REPL_TIMEOUT: u64 = 60_000;
 
 /// How long a primary that starts takes no writes.
 const WRITABLE_DELAY: u64 = 2_000;
@@ -88,6 +91,8 @@ pub struct Node {
     pub handshakes: BTreeMap<Ipv4Addr, Handshake>,
     pub banned: BTreeMap<NodeId, u64>,
     pub link_up: bool,
+    /// When it heard its primary last, and on which host that was; it means something while the link is up.
+    pub followed: (u64, usize),
     /// Whether its data is a copy of its shard's, however old.
     pub has_data: bool,
     pub sync_until: Option<u64>,
@@ -144,6 +149,7 @@ impl Node {
             handshakes: BTreeMap::new(),
             banned: BTreeMap::new(),
             link_up: false,
+            followed: (0, host),
             has_data: false,
             sync_until: None,
             down_since: 0,
@@ -251,6 +257,7 @@ impl Node {
     /// Whether it would stand for election now.
     pub fn stands(&self, now: u64) -> bool {
         let Some(primary) = self.primary else { return false };
+        let heard = if self.link_up { self.followed.0 } else { self.down_since };
         self.up
             && !self.frozen
             && now >= self.next_try
@@ -258,7 +265,7 @@ impl Node {
             && !self.stands_down
             && self.slots.has(primary)
             && self.peers.get(&primary).is_some_and(|peer| peer.fail)
-            && (self.link_up || now - self.down_since < VALIDITY)
+            && now - heard < VALIDITY
     }
 
     /// A client's write arrives here. Answers whether it was acknowledged, or whom the client shall ask.

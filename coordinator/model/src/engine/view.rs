@@ -298,6 +298,15 @@ impl ClusterView<'_> {
         }
     }
 
+    /// How long a replica may take to notice that the host of its primary says nothing any more.
+    pub fn notices_silence(&self) -> Millis {
+        match self.spec {
+            ClusterSpec::Valkey(spec) => {
+                valkey::config::slowest(spec, self.wanted().map(|member| member.instance)).link
+            }
+        }
+    }
+
     /// Whether this member leads its group, answers, and can be reached.
     pub fn leads(&self, instance: InstanceId) -> bool {
         match self.spec {

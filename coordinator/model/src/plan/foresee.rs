@@ -13,6 +13,7 @@ use super::{
     outlook::{Outlook, outlook},
     place::{self, Vacancy},
     rehearse::Pause,
+    takeover::DETACHED,
 };
 use crate::{
     engine::{ClusterView, Role},
@@ -236,11 +237,15 @@ impl Trial<'_> {
             );
             return Pause { what, milliseconds: u32::try_from(engine.0).unwrap_or(u32::MAX) };
         }
+        let silence = self.view.notices_silence();
         let lease = lease_ends_after(self.state.longest_lease.max(self.state.settings.lease));
         let what = format!(
-            "shard {group} takes no reads or writes: too few primaries are left to vote, so instance {heir} takes over when it is proved that the old primary serves nobody: the lease of its host is over, or somebody says that it never returns (kc delete host)"
+            "shard {group} takes no reads or writes: too few primaries are left to vote, so instance {heir} takes over when it is proved that the old primary serves nobody: the lease of its host is over and instance {heir} has noticed the silence for {} s, which takes it {} s (repl-timeout), or somebody says that the host never returns (kc delete host)",
+            DETACHED.0 / 1_000,
+            silence.0 / 1_000
         );
-        let all = engine.max(lease).0.saturating_add(DECIDED.0);
+        let detached = silence.0.saturating_add(DETACHED.0);
+        let all = engine.max(lease).0.max(detached).saturating_add(DECIDED.0);
         Pause { what, milliseconds: u32::try_from(all).unwrap_or(u32::MAX) }
     }
 

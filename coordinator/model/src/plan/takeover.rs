@@ -22,7 +22,7 @@ use crate::{
 const BETTER_COMES: Millis = Millis::seconds(60);
 /// Where the lease is the proof, its end counts only when the replica itself has not followed for that long: a primary that believes in
 /// its copies is not cut, and it believes in one for 10 s after its last word; reports and the agent's look at them take a few more.
-const DETACHED: Millis = Millis::seconds(15);
+pub(super) const DETACHED: Millis = Millis::seconds(15);
 /// One that was chosen and is silent for longer is fenced, too, and another is chosen.
 const HEIR_RESTS: Millis = Millis::seconds(15);
 

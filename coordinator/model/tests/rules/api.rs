@@ -120,9 +120,14 @@ pub fn password(text: impl Into<String>) -> Change {
 
 /// A cluster of `count` shards that is made.
 pub fn made(count: u128) -> Api {
+    made_of(v1::ValkeySpec { shards: shards(count), ..good() })
+}
+
+/// A cluster that was made by this spec.
+pub fn made_of(spec: v1::ValkeySpec) -> Api {
     let mut api = Api::new();
     api.put(subnet(4, 1, "10.21.0.0/24")).unwrap();
-    api.put(body(v1::ValkeySpec { shards: shards(count), ..good() })).unwrap();
+    api.put(body(spec)).unwrap();
     let cluster = ClusterId::from(id(10));
     let request = api.state.resources[&ResourceId::from(cluster)].change.request;
     api.apply(Command::Decide(Decision::Satisfied { cluster, request })).unwrap();

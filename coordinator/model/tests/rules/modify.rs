@@ -9,7 +9,7 @@ use shardplane_proto::{
     v1,
 };
 
-use super::api::{Api, Change, body, change, good, id, made, password, shards, subnet, with_shards};
+use super::api::{Api, Change, body, change, good, id, made, made_of, password, shards, subnet, with_shards};
 
 #[test]
 fn modifies_that_are_refused_name_the_path_and_the_rule() {
@@ -147,5 +147,33 @@ fn one_shard_stays_one_and_every_violation_is_named() {
         "spec.replicasPerShard: changes together with spec.shards",
     ] {
         assert!(refusal.message.contains(text), "{text}: {}", refusal.message);
+    }
+}
+
+#[test]
+fn two_steps_down_are_refused_with_what_is_allowed_as_two_steps_up_are() {
+    let spec = |count, replicas| v1::ValkeySpec {
+        shards: shards(count),
+        replicas_per_shard: Some(replicas),
+        ..good()
+    };
+    for (from, to, text) in [
+        (
+            spec(5, 1),
+            spec(3, 1),
+            "spec.shards: goes from 5 to 3 shards; a change adds or removes at most one: allowed is 4 or 5 or 6",
+        ),
+        (
+            spec(3, 2),
+            spec(3, 0),
+            "spec.replicasPerShard: goes from 2 to 0; a change adds or removes at most one: allowed is 1 to 3",
+        ),
+    ] {
+        let mut api = made_of(from);
+        let before = api.state.clone();
+        let refusal = api.put(body(to)).unwrap_err();
+        assert!(refusal.code == RefusalCode::BadData && refusal.message.contains(text), "{refusal:?}");
+        assert!(!refusal.message.contains("over 2"), "{refusal:?}");
+        assert!(api.state.resources == before.resources && api.state.clusters == before.clusters);
     }
 }

@@ -160,12 +160,36 @@ fn single_shard_whose_primarys_host_is_lost() {
         let host = world.host_of(old);
         world.power_off(host);
         let took = until(&mut world, 120, "serves again", |w| serves(w, id));
-        assert!((35..70).contains(&took), "took {took} s with {count} replicas");
+        // The replica notices the silence after 60 s, and is believed 15 s later.
+        assert!((75..95).contains(&took), "took {took} s with {count} replicas");
         assert_eq!(takeovers(&world).len(), 1);
         healed(&mut world, id);
         world.power_on(host);
         healed(&mut world, id);
     }
+}
+
+/// A process that dies closes its connections; a host without power, that stands still or is parted says nothing.
+#[test]
+fn replica_notices_a_dead_process_at_once_and_a_silent_host_late() {
+    let silences: [(&str, fn(&mut World, usize)); 3] = [
+        ("without power", |w, host| w.power_off(host)),
+        ("stands still", |w, host| w.hosts[host].frozen = true),
+        ("parted", |w, host| w.hosts[host].peers_cut = true),
+    ];
+    let linked = |w: &World, id| w.nodes_of(id).iter().any(|n| n.primary.is_some() && n.link_up);
+    for (name, silence) in silences {
+        let (mut world, id) = formed(1, 1, 2);
+        let host = world.host_of(primaries(&world, id)[0]);
+        silence(&mut world, host);
+        let took = until(&mut world, 70, "the link drops", |w| !linked(w, id));
+        assert!((59..63).contains(&took), "{name}: {took} s");
+    }
+    let (mut world, id) = formed(1, 1, 2);
+    let old = primaries(&world, id)[0];
+    world.mesh.nodes.values_mut().find(|n| n.instance == old).unwrap().crash();
+    world.step();
+    assert!(!linked(&world, id));
 }
 
 /// The host is there again before it is replaced: its primary becomes a replica.

@@ -51,6 +51,8 @@ pub struct Timings {
     pub timeout: Millis,
     /// A replica that has not heard its primary for longer stands in no election; none when it always does.
     pub valid: Option<Millis>,
+    /// A replica that has heard nothing of its primary for that long, and was not told that the connection ended, gives its link up.
+    pub link: Millis,
 }
 
 /// What an election takes once its time has come: a replica waits a moment, asks, and is told of its votes.
@@ -68,6 +70,8 @@ impl Timings {
 const PING_PERIOD: Millis = Millis::seconds(15);
 /// The engine's own.
 const VALIDITY_FACTOR: u64 = 10;
+/// The engine's own, in seconds.
+const REPL_TIMEOUT_S: u64 = 60;
 
 /// The timings this instance runs with.
 pub fn timings(spec: &ValkeySpec, instance: &Instance) -> Timings {
@@ -79,13 +83,16 @@ pub fn timings(spec: &ValkeySpec, instance: &Instance) -> Timings {
         0 => None,
         factor => Some(Millis(timeout.saturating_mul(factor + 1).saturating_add(PING_PERIOD.0))),
     };
-    Timings { timeout: Millis(timeout), valid }
+    let link = given("repl-timeout").unwrap_or(REPL_TIMEOUT_S);
+    Timings { timeout: Millis(timeout), valid, link: Millis(link.saturating_mul(1_000)) }
 }
 
 /// The slowest timings of these.
 pub fn slowest<'i>(spec: &ValkeySpec, instances: impl Iterator<Item = &'i Instance>) -> Timings {
-    let all = instances.map(|instance| timings(spec, instance));
-    all.max_by_key(|t| (t.timeout, t.valid.is_none(), t.valid)).unwrap_or_default()
+    let all: Vec<Timings> = instances.map(|instance| timings(spec, instance)).collect();
+    let link = all.iter().map(|t| t.link).max().unwrap_or_default();
+    let judges = all.into_iter().max_by_key(|t| (t.timeout, t.valid.is_none(), t.valid));
+    Timings { link, ..judges.unwrap_or_default() }
 }
 
 /// Whether this instance keeps its data over a restart of its engine.

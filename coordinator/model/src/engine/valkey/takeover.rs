@@ -59,7 +59,7 @@ fn given_up(view: &ClusterView<'_>, node_id: &str) -> bool {
 
 /// Every shard that owns slots, or keys of a slot on its way to it, and has no working primary.
 pub fn headless(view: &ClusterView<'_>, spec: &ValkeySpec, timings: Timings) -> Vec<Headless> {
-    let Timings { timeout, valid } = timings;
+    let Timings { timeout, valid, link: _ } = timings;
     let primaries = primaries(view);
     let member = |id: &InstanceId| view.members.iter().find(|member| member.instance.id == *id);
     // Who owns no slot has no vote, and the engine elects nobody in its place.
