@@ -59,8 +59,11 @@ pub fn may_write(
     now: BootTime,
 ) -> bool {
     let leased = spec.fenced || spec.lease_ms > 0;
-    let followed = guest.live_copies >= spec.copies_needed && !spec.fenced;
-    cut || !leased || followed || (heard.confirmed && decide(spec, Some(guest), heard, false, now).is_none())
+    // Copies that may have been promoted meanwhile count for nothing.
+    let live_copies = if guest.copies_since_wake { guest.live_copies } else { 0 };
+    let guest = v1::GuestReport { live_copies, ..guest.clone() };
+    let followed = live_copies >= spec.copies_needed && !spec.fenced;
+    cut || !leased || followed || (heard.confirmed && decide(spec, Some(&guest), heard, false, now).is_none())
 }
 
 #[cfg(test)]
@@ -123,14 +126,17 @@ mod tests {
         let confirmed = Heard { granted: Some(start), confirmed: true, ..Heard::default() };
         let welcomed = Heard { confirmed: false, ..confirmed };
         let (follow, alone) = (guest(2, false), guest(0, false));
+        let followed = v1::GuestReport { copies_since_wake: true, ..guest(2, false) };
         let leased = spec(false, 30_000);
         for (guest, heard, cut, at, expected) in [
             (&alone, confirmed, false, start, true),
             (&alone, welcomed, false, start, false),
             (&alone, confirmed, false, start + LEASE, false),
             (&alone, confirmed, true, start + LEASE, true),
-            (&follow, confirmed, false, start + LEASE, true),
+            (&follow, confirmed, false, start + LEASE, false),
+            (&followed, confirmed, false, start + LEASE, true),
             (&follow, welcomed, false, start + LEASE, false),
+            (&followed, welcomed, false, start + LEASE, true),
         ] {
             assert_eq!(may_write(&leased, guest, heard, cut, at), expected, "{guest:?} {heard:?} {cut}");
         }
@@ -138,6 +144,6 @@ mod tests {
             may_write(&spec(false, 0), &alone, welcomed, false, start + LEASE),
             "nobody could be promoted"
         );
-        assert!(!may_write(&spec(true, 0), &follow, confirmed, false, start), "fenced, and not yet cut");
+        assert!(!may_write(&spec(true, 0), &followed, confirmed, false, start), "fenced, and not yet cut");
     }
 }

@@ -56,7 +56,8 @@ pub(super) fn remember(shared: &Shared) -> BTreeSet<InstanceId> {
 }
 
 impl Reconciler {
-    /// Notes for the next life what this one knows. A note that cannot be written is an older one, and only cuts sooner.
+    /// Notes for the next life what this one knows. It is tried again at every look; until then the host says so, since the older note
+    /// lacks the ports that were cut since.
     pub(super) fn note_contact(&self) {
         let Some(granted) = self.shared.contact.now().granted else { return };
         let file = contact_file(&self.shared);
@@ -67,9 +68,13 @@ impl Reconciler {
             let _ = write!(note, " {id}");
         }
         let written = fs::write(&fresh, note).and_then(|()| fs::rename(&fresh, &file));
-        if let Err(error) = written {
-            tracing::warn!(%error, "cannot note the last contact in {}", file.display());
-        }
+        let problem = written.err().map(|error| {
+            format!(
+                "cannot note the last contact and the ports that are cut in {}: {error}; a restart of the agent may open one too early",
+                file.display()
+            )
+        });
+        self.shared.board.set_problem("contact", problem);
     }
 
     fn leased(&self) -> Option<Arc<v1::HostSpec>> {

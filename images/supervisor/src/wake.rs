@@ -18,9 +18,22 @@ pub const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Shorter ones are within what the coordinator waits beyond the end of a lease.
 const LONG: Duration = Duration::from_secs(1);
 
+/// What others had sent while the guest stood still is read when it wakes, and the engine counts them as present for another 10 s.
+const COPIES_SETTLE: Duration = Duration::from_secs(12);
+
+/// After what a question was asked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// So many wakes.
+    pub wakes: u64,
+    /// Everybody who was heard of since counts, and nobody else.
+    pub settled: bool,
+}
+
 /// What is known of standing still.
 #[derive(Debug, Default)]
 pub struct Wakes {
+    woke: Duration,
     looked: Option<Duration>,
     count: u64,
     confirmed: u64,
@@ -44,13 +57,20 @@ impl Wakes {
         let gap = now.saturating_sub(self.looked.replace(now).unwrap_or(now));
         (gap > LONG).then(|| {
             self.count += 1;
+            self.woke = now;
             gap
         })
     }
 
-    /// How often it stood still.
-    pub fn count(&self) -> u64 {
-        self.count
+    /// What a question that is asked now comes after.
+    pub fn asked(&self) -> Asked {
+        let now = self.looked.unwrap_or_default();
+        Asked { wakes: self.count, settled: now.saturating_sub(self.woke) > COPIES_SETTLE }
+    }
+
+    /// The wake from which writes are held, when the newest answer comes after it; else 0.
+    pub fn held(&self, answered: Asked) -> u64 {
+        if self.holds() && answered.wakes == self.count { self.count } else { 0 }
     }
 
     /// Whether writes are held.
@@ -98,6 +118,22 @@ mod tests {
             wakes.look_at(at(70_000)).is_some() && wakes.holds(),
             "a word ahead of its time does not count"
         );
+    }
+
+    #[test]
+    fn an_answer_counts_from_after_the_wake_and_its_copies_when_old_words_have_faded() {
+        let mut wakes = Wakes::default();
+        let at = Duration::from_millis;
+        let mut asked_at = |time| {
+            wakes.look_at(at(time));
+            (wakes.asked(), wakes.held(wakes.asked()))
+        };
+        let before = asked_at(50_000).0;
+        assert_eq!(asked_at(60_000), (Asked { wakes: 1, settled: false }, 1));
+        let looks = (0..60).map(|look| asked_at(60_200 + look * 200));
+        assert!(looks.into_iter().all(|(asked, _)| !asked.settled), "12 s");
+        assert_eq!(asked_at(72_200), (Asked { wakes: 1, settled: true }, 1));
+        assert_eq!(wakes.held(before), 0, "what was asked before the wake says nothing");
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl Supervisor {
         {
             let (engine, start, generation) = (engine.clone(), self.starts, *generation);
             let pause = if self.phase == Phase::Starting { STARTING_POLL } else { Duration::ZERO };
-            (self.asking, self.asked_after) = (true, self.wakes.count());
+            (self.asking, self.asked_after) = (true, self.wakes.asked());
             self.jobs.spawn(async move {
                 sleep(pause).await;
                 Job::Asked(start, generation, in_time(JOB_DEADLINE, engine.report()).await)

@@ -28,7 +28,7 @@ use crate::{
     pid1::{self, Exit},
     process::{self, EngineProcess},
     tasks::Tasks,
-    wake::Wakes,
+    wake::{Asked, Wakes},
 };
 
 mod jobs;
@@ -73,8 +73,8 @@ pub struct Supervisor {
     wakes: Wakes,
     gate: Gate,
     /// Of [`Wakes::count`] when the engine was asked for the latest report, and for the one that is under way.
-    answered_after: u64,
-    asked_after: u64,
+    answered_after: Asked,
+    asked_after: Asked,
     /// Why the engine does not answer.
     silence: String,
     /// Why the newest config is not in force.
@@ -105,8 +105,8 @@ impl Supervisor {
             answered: Instant::now(),
             wakes: Wakes::default(),
             gate: Gate::default(),
-            answered_after: 0,
-            asked_after: 0,
+            answered_after: Asked::default(),
+            asked_after: Asked::default(),
             silence: String::new(),
             refusal: String::new(),
             sent: None,

@@ -49,6 +49,7 @@ impl Supervisor {
             read_only: hung.is_none() && self.latest.as_ref().is_some_and(|report| report.read_only),
             config_generation: self.config_generation(),
             held_wake: self.held_wake(),
+            copies_since_wake: self.answered_after.settled,
             restart_generation: self.in_force.as_ref().map_or(0, |in_force| in_force.restart),
         }
     }

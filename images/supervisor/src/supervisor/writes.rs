@@ -84,7 +84,6 @@ impl Supervisor {
 
     /// For the report: the wake from which writes are held, once the engine has answered since.
     pub(super) fn held_wake(&self) -> u64 {
-        let fresh = self.latest.is_some() && self.answered_after == self.wakes.count();
-        if self.wakes.holds() && fresh { self.wakes.count() } else { 0 }
+        if self.latest.is_some() { self.wakes.held(self.answered_after) } else { 0 }
     }
 }

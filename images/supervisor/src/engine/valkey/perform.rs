@@ -176,20 +176,26 @@ async fn until_primary(connection: &mut MultiplexedConnection, after: &str) -> R
     Err(EngineError::Engine(format!("no primary {} s after {after}", FAILOVER_DEADLINE.as_secs())))
 }
 
-/// The link to the primary does not matter: that one is fenced, and this is the member that knows most.
+/// The link to the primary does not matter: that one is fenced, and this is the member that knows most. The engine gives it the slots
+/// that it knows as its primary's; done is who leads with slots.
 async fn takeover(connection: &mut MultiplexedConnection) -> Result<(), EngineError> {
     let (own, _) = nodes(connection).await?;
-    match (own.is("master"), own.slots.is_empty()) {
-        (true, false) => Ok(()),
-        (true, true) => Err(EngineError::Refused(format!(
-            "node {} is a primary without slots: it has nothing to take over",
-            own.id
-        ))),
-        (false, _) => {
-            run(connection, cluster("FAILOVER").arg("TAKEOVER")).await?;
-            until_primary(connection, "CLUSTER FAILOVER TAKEOVER").await
-        }
+    if !own.is("master") {
+        run(connection, cluster("FAILOVER").arg("TAKEOVER")).await?;
+        until_primary(connection, "CLUSTER FAILOVER TAKEOVER").await?;
     }
+    let (own, _) = nodes(connection).await?;
+    leads_with_slots(&own)
+}
+
+fn leads_with_slots(own: &Node) -> Result<(), EngineError> {
+    if own.slots.is_empty() {
+        return Err(EngineError::Refused(format!(
+            "node {} leads without slots: it knew none of its primary's, and nobody serves them until they are added to it (CLUSTER ADDSLOTSRANGE)",
+            own.id
+        )));
+    }
+    Ok(())
 }
 
 async fn stand_down(connection: &mut MultiplexedConnection, on: bool) -> Result<(), EngineError> {
@@ -254,6 +260,13 @@ mod tests {
             "6e731a511d84d1a3938221280d95474aa68545ca 10.0.0.1:6379@16379 {flags_to_slots}"
         ))
         .remove(0)
+    }
+
+    #[test]
+    fn a_takeover_of_no_slots_is_none() {
+        assert!(leads_with_slots(&node("myself,master - 0 0 7 connected 0-9")).is_ok());
+        let error = leads_with_slots(&node("myself,master - 0 0 7 connected")).unwrap_err().to_string();
+        assert!(error.contains("leads without slots"), "{error}");
     }
 
     #[test]
