@@ -169,10 +169,13 @@ fn single_shard_whose_primarys_host_is_lost() {
     }
 }
 
+/// How a host falls silent.
+type Silence = fn(&mut World, usize);
+
 /// A process that dies closes its connections; a host without power, that stands still or is parted says nothing.
 #[test]
 fn replica_notices_a_dead_process_at_once_and_a_silent_host_late() {
-    let silences: [(&str, fn(&mut World, usize)); 3] = [
+    let silences: [(&str, Silence); 3] = [
         ("without power", |w, host| w.power_off(host)),
         ("stands still", |w, host| w.hosts[host].frozen = true),
         ("parted", |w, host| w.hosts[host].peers_cut = true),
