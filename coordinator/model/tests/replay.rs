@@ -103,6 +103,7 @@ fn log() -> Vec<Entry> {
     };
     let fact = valkey::facts::ValkeyFact {
         stands_down: false,
+        blank: false,
         node_id: "a".repeat(40),
         role: "master".to_owned(),
         primary_node_id: String::new(),

@@ -48,7 +48,7 @@ impl Step<'_> {
         Ok(Applied::Changed)
     }
 
-    /// Whether another member of its shard, on a host that is there, follows it or has taken its place.
+    /// Whether another member of its shard, on a host that is there, has copied it or has taken its place.
     fn has_live_copy(&self, instance: &Instance) -> bool {
         let Some((_, own)) = &instance.fact else { return false };
         let present =
@@ -59,7 +59,7 @@ impl Step<'_> {
                 && other.id != instance.id
                 && other.wanted()
                 && present(&other.host)
-                && fact.is_some_and(|fact| fact.follows(own) || fact.claims_primary())
+                && fact.is_some_and(|fact| fact.copies(own) || fact.claims_primary())
         })
     }
 

@@ -358,6 +358,15 @@ impl Fact {
         }
     }
 
+    /// Whether this may be a copy of what the other one has: it follows it, and is not blank where the other is not.
+    pub fn copies(&self, other: &Fact) -> bool {
+        match (self, other) {
+            (Fact::Valkey(mine), Fact::Valkey(theirs)) => {
+                self.follows(other) && (!mine.blank || theirs.blank)
+            }
+        }
+    }
+
     /// Whether the engine calls itself a primary.
     pub fn claims_primary(&self) -> bool {
         match self {

@@ -6,7 +6,10 @@ use shardplane_model::{
     time::Millis,
 };
 use shardplane_proto::ids::{ClusterId, GroupId, InstanceId, ResourceId};
-use shardplane_sim::world::{World, settings};
+use shardplane_sim::{
+    keys::Keys,
+    world::{World, settings},
+};
 
 use super::scenarios::ready;
 
@@ -381,6 +384,25 @@ fn operators_word_is_refused_when_no_replica_lives() {
     let forget = vec![Command::ForgetHost(world.hosts[hosts[0]].id)];
     let answer = world.leader.apply(world.now, forget).remove(0);
     assert!(answer.unwrap_err().to_string().contains("only copy"));
+}
+
+/// It follows, and the primary's host was lost before anything reached it.
+#[test]
+fn operators_word_is_refused_when_the_replica_never_copied_anything() {
+    let (mut world, id) = formed(1, 1, 2);
+    let (old, replica) = (primaries(&world, id)[0], replicas(&world, id, 0)[0]);
+    let lost = world.host_of(old);
+    world.power_off(lost);
+    let node = world.mesh.nodes.values_mut().find(|node| node.instance == replica).unwrap();
+    (node.offset, node.keys) = (0, Keys::default());
+    run(&mut world, 300);
+    assert!(takeovers(&world).is_empty());
+    let forget = vec![Command::ForgetHost(world.hosts[lost].id)];
+    let answer = world.leader.apply(world.now, forget).remove(0);
+    assert!(answer.unwrap_err().to_string().contains("only copy"));
+    world.power_on(lost);
+    healed(&mut world, id);
+    assert_eq!(primaries(&world, id)[0], old);
 }
 
 /// The old primary's host is heard again after the fence and before the proof.

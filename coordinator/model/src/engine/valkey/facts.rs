@@ -31,7 +31,13 @@ pub struct ValkeyFact {
     /// Whether it stands in no election.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stands_down: bool,
+    /// Whether it has no key and has copied nothing since it started: it may lack everything that its primary has.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub blank: bool,
 }
+
+/// A replica that never copied anything since it started says 0 or 1.
+pub const NOTHING_COPIED: u64 = 1;
 
 impl ValkeyFact {
     /// Whether the node calls itself a primary; an empty master is one that has not joined a shard yet.
@@ -60,6 +66,7 @@ pub fn fact(report: &v1::ValkeyReport) -> ValkeyFact {
         epoch: report.config_epoch,
         cluster_state: report.cluster_state.clone(),
         stands_down: report.stands_down,
+        blank: report.keys == 0 && report.offset <= NOTHING_COPIED,
     }
 }
 

@@ -221,6 +221,7 @@ mod tests {
             epoch,
             cluster_state: "ok".to_owned(),
             stands_down: false,
+            blank: false,
         }
     }
 

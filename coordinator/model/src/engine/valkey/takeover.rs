@@ -10,7 +10,7 @@ use shardplane_proto::{
 
 use super::{
     config::{self, Timings},
-    facts::{fact_of, primaries, report_of, works},
+    facts::{NOTHING_COPIED, fact_of, primaries, report_of, works},
     spec::ValkeySpec,
     tasks::step,
 };
@@ -24,8 +24,6 @@ use crate::{
 const ELECTION: Millis = Millis::seconds(60);
 /// What the supervisor's hold of a dead primary is longer than two node timeouts.
 const HOLD_MARGIN: Millis = Millis::seconds(5);
-/// A replica that never copied anything since it started says 0 or 1.
-const NOTHING_COPIED: u64 = 1;
 
 /// The step that promotes this replica without a vote.
 pub fn takeover(heir: InstanceId) -> Step {
