@@ -55,7 +55,7 @@ impl GuestLink {
     ///
     /// # Errors
     /// When the socket cannot be made.
-    pub fn listen(socket: &Path, id: InstanceId, board: Arc<Board>, may_write: MayWrite) -> io::Result<Self> {
+    pub fn listen(socket: &Path, id: InstanceId, board: Arc<Board>, word: Box<dyn Word>) -> io::Result<Self> {
         match std::fs::remove_file(socket) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
@@ -64,7 +64,7 @@ impl GuestLink {
         std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
         let (wanted, wanted_of_task) = watch::channel(ForGuest::default());
         let (connected_of_task, connected) = watch::channel(false);
-        let task = Link { id, may_write, board, wanted: wanted_of_task, connected: connected_of_task };
+        let task = Link { id, word, board, wanted: wanted_of_task, connected: connected_of_task };
         let task = tokio::spawn(task.run(listener));
         Ok(Self { wanted, connected, task, socket: socket.to_owned() })
     }
@@ -89,12 +89,17 @@ impl Drop for GuestLink {
     }
 }
 
-/// Whether a guest that stood still may take writes again, by what it says.
-pub type MayWrite = Box<dyn Fn(&v1::GuestReport) -> bool + Send + Sync>;
+/// What the coordinator's word means for the writes of a guest.
+pub trait Word: Send + Sync {
+    /// Whether a guest that stood still may take writes again, by its report from after that.
+    fn may_write(&self, report: &v1::GuestReport) -> bool;
+    /// How long a guest of this spec may take writes from this report on.
+    fn grant(&self, spec: &v1::InstanceSpec, report: &v1::GuestReport) -> Option<v1::GuestLease>;
+}
 
 struct Link {
     id: InstanceId,
-    may_write: MayWrite,
+    word: Box<dyn Word>,
     board: Arc<Board>,
     wanted: watch::Receiver<ForGuest>,
     connected: watch::Sender<bool>,
@@ -164,11 +169,10 @@ impl Link {
                     heard = Instant::now();
                     match decode(frame)? {
                         v1::from_guest::Body::Report(report) => {
-                            let wake = report.held_wake;
-                            let confirm = wake != 0 && (self.may_write)(&report);
+                            let answers = self.answers(&wanted, &report);
                             self.board.set_guest(self.id, Some(report), "");
-                            if confirm {
-                                send(&mut connection, v1::to_guest::Body::Confirm(v1::GuestConfirm { wake })).await?;
+                            for answer in answers {
+                                send(&mut connection, answer).await?;
                             }
                         }
                         v1::from_guest::Body::Outcome(outcome) => self.take(outcome, &wanted),
@@ -183,6 +187,16 @@ impl Link {
                 }
             }
         }
+    }
+
+    /// What a guest that waits for the coordinator's word is told.
+    fn answers(&self, wanted: &ForGuest, report: &v1::GuestReport) -> Vec<v1::to_guest::Body> {
+        let wake = report.held_wake;
+        let confirmed = wake != 0 && self.word.may_write(report);
+        let confirm = confirmed.then_some(v1::to_guest::Body::Confirm(v1::GuestConfirm { wake }));
+        let spec = wanted.assignment.as_ref().map(|assignment| &assignment.spec);
+        let lease = spec.and_then(|spec| self.word.grant(spec, report)).map(v1::to_guest::Body::Lease);
+        confirm.into_iter().chain(lease).collect()
     }
 
     fn take(&self, outcome: v1::TaskOutcome, wanted: &ForGuest) {
@@ -239,6 +253,20 @@ mod tests {
 
     const ID: InstanceId = InstanceId::from_u128(1);
 
+    /// A lease for whoever has a copy, and leave to write.
+    struct Copies;
+
+    impl Word for Copies {
+        fn may_write(&self, report: &v1::GuestReport) -> bool {
+            report.live_copies > 0
+        }
+
+        fn grant(&self, _: &v1::InstanceSpec, report: &v1::GuestReport) -> Option<v1::GuestLease> {
+            let lease = v1::GuestLease { answers_boot_ms: report.boot_ms, ..v1::GuestLease::default() };
+            (report.boot_ms > 0).then_some(lease)
+        }
+    }
+
     struct Guest(Connection);
 
     impl Guest {
@@ -280,9 +308,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("host.sock");
         let board = Arc::new(Board::default());
-        let link =
-            GuestLink::listen(&socket, ID, Arc::clone(&board), Box::new(|report| report.live_copies > 0))
-                .unwrap();
+        let link = GuestLink::listen(&socket, ID, Arc::clone(&board), Box::new(Copies)).unwrap();
         board.set_machine(ID, v1::MachineState::Running, "", 1);
         let mut guest = Guest::dial(&socket).await;
         assert!(link.connected_within(Duration::from_secs(5)).await);
@@ -313,6 +339,14 @@ mod tests {
         assert!(
             matches!(confirm, Some(v1::to_guest::Body::Confirm(v1::GuestConfirm { wake: 2 }))),
             "{confirm:?}"
+        );
+
+        let report = v1::GuestReport { boot_ms: 5, ..Default::default() };
+        guest.say(v1::from_guest::Body::Report(report)).await;
+        let lease = guest.hear().await;
+        assert!(
+            matches!(&lease, Some(v1::to_guest::Body::Lease(lease)) if lease.answers_boot_ms == 5),
+            "{lease:?}"
         );
 
         // A supervisor that was restarted: the old connection counts no longer.

@@ -66,6 +66,27 @@ pub fn may_write(
     cut || !leased || followed || (heard.confirmed && decide(spec, Some(&guest), heard, false, now).is_none())
 }
 
+/// What a guest is granted in answer to its report that said `boot_ms`: how long it may take writes should this agent say nothing more.
+/// Nothing while the coordinator has not confirmed it, its port is cut, or the lease is over.
+pub fn grant(
+    spec: &v1::InstanceSpec,
+    boot_ms: u64,
+    heard: Heard,
+    cut: bool,
+    now: BootTime,
+) -> Option<v1::GuestLease> {
+    if cut || spec.fenced || !heard.confirmed {
+        return None;
+    }
+    if spec.lease_ms == 0 {
+        return Some(v1::GuestLease { answers_boot_ms: boot_ms, ..v1::GuestLease::default() });
+    }
+    let since = now.saturating_duration_since(heard.granted?);
+    let left = Duration::from_millis(spec.lease_ms).checked_sub(since).filter(|left| !left.is_zero())?;
+    let remaining_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+    Some(v1::GuestLease { answers_boot_ms: boot_ms, remaining_ms, copies_needed: spec.copies_needed })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,6 +139,25 @@ mod tests {
         }
         assert_eq!(decide(&spec(false, 0), None, confirmed, true, start), None);
         assert_eq!(decide(&spec(false, 0), None, welcomed, true, start), Some(Cut::LeaseOver));
+    }
+
+    #[test]
+    fn a_guest_is_granted_what_is_left_of_a_lease_that_is_confirmed() {
+        let start = BootTime::now();
+        let confirmed = Heard { granted: Some(start), confirmed: true, ..Heard::default() };
+        let welcomed = Heard { confirmed: false, ..confirmed };
+        let leased = spec(false, 30_000);
+        let given = |spec: &v1::InstanceSpec, heard, cut, seconds| {
+            grant(spec, 7, heard, cut, start + Duration::from_secs(seconds))
+                .map(|lease| (lease.answers_boot_ms, lease.remaining_ms, lease.copies_needed))
+        };
+        assert_eq!(given(&leased, confirmed, false, 12), Some((7, 18_000, 2)));
+        assert_eq!(given(&spec(false, 0), confirmed, false, 99), Some((7, 0, 0)), "it needs none");
+        assert_eq!(given(&leased, confirmed, false, 30), None);
+        assert_eq!(given(&leased, welcomed, false, 1), None, "the spec to come may say fenced");
+        assert_eq!(given(&leased, confirmed, true, 1), None);
+        assert_eq!(given(&spec(true, 30_000), confirmed, false, 1), None);
+        assert_eq!(given(&leased, Heard { granted: None, ..confirmed }, false, 1), None);
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub mod decide {
     pub use crate::{
         boot_time::BootTime,
         contact::{Contact, Heard, StartRule, may_start},
-        lease::{Cut, decide as cuts},
+        lease::{Cut, decide as cuts, grant},
         ledger::Accepted,
         reconcile::{
             diff::{Action, Existing, Reason, diff},

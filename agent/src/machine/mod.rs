@@ -23,7 +23,7 @@ use crate::{
     board::Board,
     boot_time::BootTime,
     contact::Contact,
-    guest_link::GuestLink,
+    guest_link::{GuestLink, Word},
     images::Images,
     lease,
     ledger::{Ledger, ProcessId},
@@ -113,15 +113,25 @@ pub struct Shared {
     pub removed: mpsc::Sender<InstanceId>,
 }
 
-impl Shared {
-    /// Whether a guest that stood still may take writes again, by its report from after that. The spec that was accepted last counts, be it
-    /// in an earlier life of the agent.
-    fn may_write(&self, id: InstanceId, report: &v1::GuestReport) -> bool {
-        let Some(accepted) = self.ledger.contents().accepted else { return false };
-        let text = id.to_string();
+/// What the coordinator's word means for one machine.
+struct WordFor {
+    id: InstanceId,
+    shared: Arc<Shared>,
+}
+
+impl Word for WordFor {
+    /// The spec that was accepted last counts, be it in an earlier life of the agent.
+    fn may_write(&self, report: &v1::GuestReport) -> bool {
+        let Some(accepted) = self.shared.ledger.contents().accepted else { return false };
+        let text = self.id.to_string();
         let spec = accepted.spec.instances.into_iter().find(|one| one.instance_id == text);
-        let cut = self.board.is_port_cut(id);
-        spec.is_some_and(|spec| lease::may_write(&spec, report, self.contact.now(), cut, BootTime::now()))
+        let (heard, cut) = (self.shared.contact.now(), self.shared.board.is_port_cut(self.id));
+        spec.is_some_and(|spec| lease::may_write(&spec, report, heard, cut, BootTime::now()))
+    }
+
+    fn grant(&self, spec: &v1::InstanceSpec, report: &v1::GuestReport) -> Option<v1::GuestLease> {
+        let (heard, cut) = (self.shared.contact.now(), self.shared.board.is_port_cut(self.id));
+        lease::grant(spec, report.boot_ms, heard, cut, BootTime::now())
     }
 }
 
@@ -145,9 +155,8 @@ impl Machine {
     ) -> io::Result<Self> {
         let dir = shared.machines_dir.join(id.to_string());
         std::fs::create_dir_all(&dir)?;
-        let of = Arc::clone(&shared);
-        let may_write = Box::new(move |report: &v1::GuestReport| of.may_write(id, report));
-        let link = GuestLink::listen(&dir.join("host.sock"), id, Arc::clone(&shared.board), may_write)?;
+        let word = Box::new(WordFor { id, shared: Arc::clone(&shared) });
+        let link = GuestLink::listen(&dir.join("host.sock"), id, Arc::clone(&shared.board), word)?;
         let (desired, wanted) = watch::channel(desired);
         let owner = owner::Owner::new(id, shared, link, wanted, running);
         Ok(Self { desired, owner: tokio::spawn(owner.run()) })

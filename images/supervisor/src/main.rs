@@ -10,6 +10,7 @@ mod engine;
 mod engine_log;
 mod host_link;
 mod image;
+mod lease;
 mod lifecycle;
 mod nic;
 mod pid1;

@@ -88,6 +88,7 @@ async fn received(supervisor: &mut Supervisor, message: ToGuest) {
     match message.body {
         Some(to_guest::Body::Config(config)) => supervisor.configure(config).await,
         Some(to_guest::Body::Task(task)) => supervisor.receive_task(task),
+        Some(to_guest::Body::Lease(lease)) => supervisor.granted(&lease),
         Some(to_guest::Body::Confirm(confirm)) => supervisor.confirmed(confirm.wake),
         Some(to_guest::Body::Stop(stop)) => supervisor.stop(Duration::from_millis(stop.deadline_ms.into())),
         None => tracing::warn!("the host sent a message this supervisor does not know; build the image anew"),

@@ -40,7 +40,7 @@ pub struct Wakes {
 }
 
 /// The time since the boot, suspensions included.
-fn boot_time() -> Duration {
+pub fn boot_time() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
     // Neither is ever negative: the clock starts at the boot.
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();

@@ -133,6 +133,9 @@ impl SimHost {
             }
         }
         self.touch_nodes(mesh);
+        if self.up && !self.frozen {
+            self.hold_writes(mesh, now);
+        }
     }
 
     fn reconcile(&mut self, mesh: &mut Mesh, now: u64, rng: &mut Rng) {

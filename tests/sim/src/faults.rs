@@ -197,7 +197,7 @@ impl Faults {
             Fault::AgentRestart | Fault::LedgerLost => {
                 let host = &mut world.hosts[host];
                 host.agent_dies();
-                host.agent.down_until = now + lasts.min(20_000);
+                host.agent.down_until = now + lasts;
                 if fault == Fault::LedgerLost {
                     host.agent.accepted = None;
                 }

@@ -1,9 +1,9 @@
-//! Ports of simulated machines, cut by the agent's own rule. In: specs, what engines say, when the leader last answered the host. Out:
-//! nodes that nobody reaches and that reach nobody.
+//! Ports of simulated machines, cut by the agent's own rule, and writes that guests hold by theirs. In: specs, what engines say, when the
+//! leader last answered the host. Out: nodes that nobody reaches and that reach nobody; nodes that take no writes.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
-use shardplane_agent::decide::{Cut, cuts};
+use shardplane_agent::decide::{BootTime, Cut, cuts, grant};
 use shardplane_proto::{
     ids::{GroupId, InstanceId},
     v1,
@@ -40,12 +40,47 @@ impl SimHost {
     }
 }
 
+/// What a guest knows of its lease: the supervisor's rule.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct GuestLease {
+    /// Until when, and how many copies make it needless.
+    granted: Option<(BootTime, u32)>,
+    over: bool,
+}
+
+impl SimHost {
+    /// Guests that run hear the agent when it acts, and hold their writes when it has said nothing for too long.
+    pub fn hold_writes(&mut self, mesh: &mut Mesh, now: u64) {
+        let (heard, at, acts) = (self.agent.contact.now(), self.boot_time(now), self.acts(now));
+        for machine in self.machines.values_mut() {
+            let spec = machine.wanted.as_ref().filter(|_| acts && machine.gone_at.is_none());
+            let granted = spec.and_then(|wanted| grant(&wanted.spec, 0, heard, machine.cut, at));
+            if let Some(granted) = granted {
+                let until = at + Duration::from_millis(granted.remaining_ms);
+                machine.lease = GuestLease { granted: Some((until, granted.copies_needed)), over: false };
+            }
+            let lease = machine.lease;
+            let Some(node) = machine.node_mut(mesh).filter(|node| node.up) else { continue };
+            let over = lease.granted.is_some_and(|(until, needed)| {
+                needed > 0 && at >= until && node.primary.is_none() && node.live_copies() < needed
+            });
+            node.held = lease.over || over;
+            machine.lease.over |= over;
+        }
+    }
+}
+
 impl World {
     /// Who takes writes now, by shard: whoever a client that stands beside it can write to.
     pub fn writers(&self) -> BTreeMap<GroupId, Vec<InstanceId>> {
         let mut writers: BTreeMap<GroupId, Vec<InstanceId>> = BTreeMap::new();
         let takes = |node: &&super::node::Node| {
-            node.up && !node.cut && !node.frozen && node.is_slot_master() && node.state_ok(self.now)
+            node.up
+                && !node.cut
+                && !node.held
+                && !node.frozen
+                && node.is_slot_master()
+                && node.state_ok(self.now)
         };
         for node in self.mesh.nodes.values().filter(takes) {
             if let Some(instance) = self.leader.state.instances.get(&node.instance) {

@@ -11,6 +11,7 @@ use shardplane_proto::{
 };
 
 use super::{
+    fencing::GuestLease,
     mesh::Mesh,
     node::{NODE_TIMEOUT, Node, NodeId, number},
     perform::Job,
@@ -42,6 +43,8 @@ pub struct Machine {
     pub fenced_at: Option<u64>,
     /// Whether its port is cut.
     pub cut: bool,
+    /// What its guest was granted since it booted.
+    pub lease: GuestLease,
     /// Its process does not end, whatever is done to it.
     pub stuck: bool,
     /// Tasks that wait for their moment, or go on.
@@ -78,6 +81,7 @@ impl Machine {
     /// Its process is gone: whoever starts it begins anew.
     pub fn stopped(&mut self) {
         (self.ready_at, self.held_until) = (None, None);
+        self.lease = GuestLease::default();
         self.jobs.clear();
     }
 

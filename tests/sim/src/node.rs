@@ -74,6 +74,8 @@ pub struct Node {
     pub frozen: bool,
     /// Its port is cut: nobody reaches it and it reaches nobody.
     pub cut: bool,
+    /// Its supervisor holds its writes: the lease is over, and its agent says nothing.
+    pub held: bool,
     /// When it was started last.
     pub started: u64,
     /// Whom it follows; none for a master.
@@ -136,6 +138,7 @@ impl Node {
             up: false,
             frozen: false,
             cut: false,
+            held: false,
             started: 0,
             primary: None,
             shard: id,
@@ -272,6 +275,9 @@ impl Node {
     pub fn write(&mut self, key: usize, value: u64, asking: bool, now: u64) -> Answer {
         let slot = super::keys::slot_of(key);
         if !self.up || self.cut || self.frozen {
+            return Answer::Silent;
+        }
+        if self.held {
             return Answer::Silent;
         }
         let owner = self.slots.owner(slot);

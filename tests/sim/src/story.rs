@@ -206,7 +206,7 @@ impl Story {
             for (_, node) in members {
                 assert!(node.migrating.is_empty() && node.importing.is_empty(), "open slots: {node:#?}");
                 assert!(node.directives.unapplied().is_empty(), "directives wait: {:?}", node.directives);
-                assert!(!node.cut && !node.stands_down, "{:x} is kept back", node.id);
+                assert!(!node.cut && !node.held && !node.stands_down, "{:x} is kept back", node.id);
             }
             let missing =
                 world.watch.as_ref().map(|watch| watch.clients.missing(*cluster, members, &world.mesh));

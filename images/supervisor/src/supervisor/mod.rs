@@ -23,6 +23,7 @@ use self::{
 use crate::{
     engine::{self, Engine, EngineError, Report},
     image::Image,
+    lease::Lease,
     lifecycle::{self, Pauses, Phase},
     nic::{self, Nic},
     pid1::{self, Exit},
@@ -71,6 +72,7 @@ pub struct Supervisor {
     /// When the engine answered last.
     answered: Instant,
     wakes: Wakes,
+    lease: Lease,
     gate: Gate,
     /// Of [`Wakes::count`] when the engine was asked for the latest report, and for the one that is under way.
     answered_after: Asked,
@@ -104,6 +106,7 @@ impl Supervisor {
             asked_under: 0,
             answered: Instant::now(),
             wakes: Wakes::default(),
+            lease: Lease::default(),
             gate: Gate::default(),
             answered_after: Asked::default(),
             asked_after: Asked::default(),

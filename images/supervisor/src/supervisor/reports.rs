@@ -10,6 +10,7 @@ use crate::{
     bounded::bounded,
     lifecycle::{self, Phase},
     run::message,
+    wake,
 };
 
 impl Supervisor {
@@ -50,6 +51,8 @@ impl Supervisor {
             config_generation: self.config_generation(),
             held_wake: self.held_wake(),
             copies_since_wake: self.answered_after.settled,
+            // Said when it is sent: a report that differs in nothing else is the same.
+            boot_ms: 0,
             restart_generation: self.in_force.as_ref().map_or(0, |in_force| in_force.restart),
         }
     }
@@ -67,12 +70,14 @@ impl Supervisor {
             Phase::Restarting { .. } => format!("{} was asked to end and start anew", self.image.engine),
             Phase::Stopping { .. } => format!("{} was asked to end and is stopping", self.image.engine),
             Phase::Stopped => "stopped".to_owned(),
-            Phase::Starting | Phase::Running => [&self.silence, &self.refusal, self.wakes.text()]
-                .into_iter()
-                .filter(|text| !text.is_empty())
-                .map(ToString::to_string)
-                .collect::<Vec<_>>()
-                .join("; "),
+            Phase::Starting | Phase::Running => {
+                [&self.silence, &self.refusal, self.wakes.text(), self.lease.text()]
+                    .into_iter()
+                    .filter(|text| !text.is_empty())
+                    .map(ToString::to_string)
+                    .collect::<Vec<_>>()
+                    .join("; ")
+            }
         }
     }
 
@@ -81,7 +86,8 @@ impl Supervisor {
         let report = self.report();
         self.sent =
             Some((skeleton(&report), self.latest.as_ref().map(|r| r.meaning.clone()).unwrap_or_default()));
-        self.send(Body::Report(report));
+        let boot_ms = u64::try_from(wake::boot_time().as_millis()).unwrap_or(u64::MAX);
+        self.send(Body::Report(GuestReport { boot_ms, ..report }));
     }
 
     /// Sends a report when it differs from the last one in what matters.

@@ -1,15 +1,17 @@
-//! The engine's writes after the guest stood still.
+//! The engine's writes after the guest stood still, or when its lease is over.
 //!
 //! In: looks at the clock, the host's word. Out: an engine that lets nobody write until the host has confirmed that it may. Called by `run`,
 //! by the end of a job, and by the parent's tick, which holds the writes for longer and those of an engine that was started since.
 
 use std::time::Duration;
 
+use shardplane_proto::v1::GuestLease;
+
 use super::{
     InForce, Supervisor,
     jobs::{Job, in_time},
 };
-use crate::engine::EngineError;
+use crate::{engine::EngineError, lease::Copies, wake};
 
 /// A hold ends by itself after that, should this process be gone.
 const HOLD: Duration = Duration::from_secs(10);
@@ -42,11 +44,31 @@ impl Supervisor {
             self.tell_writes();
             self.ask();
         }
+        let copies = self
+            .latest
+            .as_ref()
+            .map(|report| Copies { live: report.live_copies, read_only: report.read_only });
+        if self.lease.look(wake::boot_time(), copies) {
+            tracing::warn!("{}", self.lease.text());
+            self.tell_writes();
+        }
+    }
+
+    /// What the host grants.
+    pub fn granted(&mut self, lease: &GuestLease) {
+        if self.lease.grant(lease, wake::boot_time()) {
+            tracing::info!("the host has granted its lease anew: writes are taken again");
+            self.tell_writes();
+        }
+    }
+
+    fn holds_writes(&self) -> bool {
+        self.wakes.holds() || self.lease.holds()
     }
 
     /// Tells the engine to hold writes while the host's word is missing, and to take them when it has come.
     pub(super) fn tell_writes(&mut self) {
-        let hold = self.wakes.holds();
+        let hold = self.holds_writes();
         let Some(InForce { engine, .. }) = &self.in_force else { return };
         if self.gate.busy || self.process.is_none() || !(hold || self.gate.held) {
             return;
@@ -65,7 +87,7 @@ impl Supervisor {
         match result {
             Ok(()) => {
                 self.gate.held = hold;
-                if hold != self.wakes.holds() {
+                if hold != self.holds_writes() {
                     self.tell_writes();
                 }
             }
@@ -77,7 +99,7 @@ impl Supervisor {
     /// The host's word about everything until this wake.
     pub fn confirmed(&mut self, wake: u64) {
         if self.wakes.confirm(wake) {
-            tracing::info!("the host has confirmed it: writes are taken again");
+            tracing::info!("the host has confirmed it");
             self.tell_writes();
         }
     }

@@ -1,5 +1,5 @@
-//! A guest that stood still, as on a host that was suspended: whoever wrote to it before may write again only when its host has confirmed
-//! that nobody was promoted meanwhile.
+//! A guest that stood still, as on a host that was suspended, and one whose agent is dead when its lease ends: whoever wrote to it before may
+//! write again only when its host has confirmed that nobody was promoted meanwhile.
 //!
 //! In: the whole machine stopped by signals and continued, under clients that write. Out: how long it still took writes, as a figure, and
 //! assertions about it.
@@ -11,7 +11,7 @@ use std::{
 
 use nix::sys::signal::Signal;
 use shardplane_proto::v1::{
-    EngineState, GuestConfirm, to_guest,
+    EngineState, GuestConfirm, GuestLease, to_guest,
     valkey_task::{AssignSlots, Step},
 };
 use tokio::task::JoinHandle;
@@ -113,4 +113,46 @@ fn a_guest_that_stood_still_takes_writes_when_its_host_confirms() {
         }
         guest.stop().await;
     });
+}
+
+#[test]
+fn a_guest_whose_host_says_nothing_more_takes_no_writes_when_its_lease_is_over() {
+    isolated(
+        "suspended::a_guest_whose_host_says_nothing_more_takes_no_writes_when_its_lease_is_over",
+        async |image| {
+            let dir = tempfile::tempdir().unwrap();
+            let guest = Guest::boot_up(&image, dir.path(), 11).await;
+            guest.configure(1, |_| ()).await;
+            guest.engine("an answer", |r| r.role == "master").await;
+            let all = AssignSlots { start: 0, end: 16383, config_epoch: 1 };
+            guest.perform_ok("assign", Step::AssignSlots(all)).await;
+            guest.engine("an ok state", |r| r.cluster_state == "ok").await;
+            let newest = || guest.said.lock().unwrap().reports.last().cloned().unwrap();
+            let grant = |remaining_ms, copies_needed| {
+                let answers_boot_ms = newest().boot_ms;
+                to_guest::Body::Lease(GuestLease { answers_boot_ms, remaining_ms, copies_needed })
+            };
+            guest.send(grant(3_000, 1)).await;
+            let acknowledged = Acknowledged::default();
+            let writers = writers(&guest, &acknowledged).await;
+            until("writes", || (acknowledged.lock().unwrap().len() > 100).then_some(())).await;
+            until("the end of the lease", || newest().message.contains("lease is over").then_some(())).await;
+            let over = Instant::now();
+            // Longer than the engine would hold them by itself.
+            tokio::time::sleep(Duration::from_secs(12)).await;
+            let late = after(&acknowledged, over + HELD_WITHIN);
+            assert!(late.is_empty(), "{} writes after the end of the lease", late.len());
+            // Without a need for copies there is no need for a lease.
+            for word in [grant(60_000, 1), grant(0, 0)] {
+                let asked = Instant::now();
+                guest.send(word).await;
+                until("writes", || (after(&acknowledged, asked).len() > 100).then_some(())).await;
+            }
+            until("no more of it", || newest().message.is_empty().then_some(())).await;
+            for writer in writers {
+                writer.abort();
+            }
+            guest.stop().await;
+        },
+    );
 }

@@ -103,10 +103,20 @@ fn missing(cluster: &Cluster<'_>, acknowledged: &[(u64, Instant)]) -> Result<Vec
 
 #[test]
 fn a_single_shard_is_parted_from_its_primary_and_only_what_that_took_within_its_lease_is_lost() {
+    parted("parted", true);
+}
+
+/// Nobody cuts the old primary's port: its guest holds the writes itself.
+#[test]
+fn a_parted_primary_whose_agent_is_dead_takes_no_writes_beside_its_heir() {
+    parted("unattended", false);
+}
+
+fn parted(name: &str, attended: bool) {
     // Silent hosts are not lost within this test: the old primary is to come back.
     let more = ["--lease".to_owned(), format!("{}s", LEASE.as_secs())].to_vec();
     let options =
-        WorldOptions { hosts: 2, coordinators: 1, lost_after_s: 600, more, ..WorldOptions::named("parted") };
+        WorldOptions { hosts: 2, coordinators: 1, lost_after_s: 600, more, ..WorldOptions::named(name) };
     on_stage(options, |world| {
         let (cluster, _) = Cluster::create(world, &Shape::of(1, 1))?;
         let (old, heir) = cluster.pair(0)?;
@@ -121,34 +131,43 @@ fn a_single_shard_is_parted_from_its_primary_and_only_what_that_took_within_its_
 
         let parted = Instant::now();
         world.partition_host(old.host, Cut::All)?;
+        if !attended {
+            world.kill_agent(old.host)?;
+        }
         let credulous = Credulous::start(on_the_same_host(world, &cluster, &neighbour)?);
         // The engine runs on, and its machine cannot be reached from beside it.
         let cut = || match engine::role(&mut neighbour_client, &old.endpoint) {
             Err(error) => Ok(format!("{error:#}")),
             Ok(role) => Err(role),
         };
-        let (_, took) = wait_until("the old primary's port being cut", LEASE + BELIEF, cut)?;
-        measured(
-            "primary of a single shard parted from its replica and the coordinator: cut off after",
-            took,
-        );
-        ensure!(
-            took + Duration::from_secs(3) > LEASE,
-            "it was cut off after {took:?}, before its lease was over"
-        );
+        if attended {
+            let (_, took) = wait_until("the old primary's port being cut", LEASE + BELIEF, cut)?;
+            measured(
+                "primary of a single shard parted from its replica and the coordinator: cut off after",
+                took,
+            );
+            ensure!(
+                took + Duration::from_secs(3) > LEASE,
+                "it was cut off after {took:?}, before its lease was over"
+            );
+        }
         leads(&mut client, &heir, PROVED)?;
         let led = Instant::now();
         measured("primary of a single shard parted: its replica leads", parted.elapsed());
         // Nothing confirms a write as long as the old primary is away; it is taken all the same.
         let set = || client.query::<()>(redis::cmd("SET").arg("led").arg("by the heir"));
         wait_until("the heir taking a write", SOON, set)?;
+        let answers = engine::role(&mut neighbour_client, &old.endpoint).is_ok();
         ensure!(
-            engine::role(&mut neighbour_client, &old.endpoint).is_err(),
-            "the old primary answers beside the new one"
+            answers != attended,
+            "the old primary's port is open: {answers}; its agent lives: {attended}"
         );
         taken_over(&cluster)?;
 
         world.heal_host(old.host)?;
+        if !attended {
+            world.start_agent(old.host)?;
+        }
         let healed = Instant::now();
         measured("partition healed: whole again", cluster.wait_whole(SOON)?);
         stepped_down(&cluster, &old)?;

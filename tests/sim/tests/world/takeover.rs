@@ -405,6 +405,26 @@ fn operators_word_is_refused_when_the_replica_never_copied_anything() {
     assert_eq!(primaries(&world, id)[0], old);
 }
 
+/// Nobody is there to cut the port of the old primary: its guest holds the writes itself. In every step one takes writes at most.
+#[test]
+fn old_primary_whose_agent_is_dead_takes_no_writes_when_its_lease_is_over() {
+    let (mut world, id) = formed(1, 1, 3);
+    let old = primaries(&world, id)[0];
+    let host = world.host_of(old);
+    world.hosts[host].agent_dies();
+    world.hosts[host].agent.down_until = world.now + 600_000;
+    run(&mut world, 60);
+    let takes = |w: &World| w.writers().values().flatten().any(|one| *one == old);
+    assert!(takes(&world), "its copies follow: nobody can have been promoted");
+    (world.hosts[host].control_cut, world.hosts[host].peers_cut) = (true, true);
+    until(&mut world, 150, "another leads", |w| primaries(w, id)[0] != old && serves(w, id));
+    run(&mut world, 60);
+    assert!(!takes(&world));
+    (world.hosts[host].control_cut, world.hosts[host].peers_cut) = (false, false);
+    world.hosts[host].agent.down_until = world.now;
+    healed(&mut world, id);
+}
+
 /// The old primary's host is heard again after the fence and before the proof.
 #[test]
 fn primary_that_is_back_in_time_goes_on() {
