@@ -66,10 +66,14 @@ fn parallel_creates(world: &World, before: &Inventory) -> Result<()> {
         }
         for loser in &waiting {
             ensure!(loser.all_instances()?.is_empty(), "a loser got a part: {:?}", loser.all_instances()?);
-            let status = loser.status()?;
-            let why = status["conditions"].to_string();
-            ensure!(why.contains("no place") && why.contains("memory"), "a loser is told {why}");
-            ensure!(status["state"] != "stable", "a loser is stable");
+            // While hosts keep the coordinator waiting it says that none is ready.
+            let told = || {
+                let status = loser.status().map_err(|error| format!("{error:#}"))?;
+                let why = status["conditions"].to_string();
+                let known = why.contains("no place") && why.contains("memory");
+                (known && status["state"] != "stable").then_some(()).ok_or(why)
+            };
+            wait_until("a loser being told what it lacks", SOON, told)?;
         }
         winner.delete()?;
     }
