@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use futures::{FutureExt as _, future::BoxFuture};
 use shardplane_model::{
     command::{Applied, Command, Entry},
+    engine::Report,
     observed::{HostReport, MemberReport, Observed},
     refusal::Refusal,
     state::{Scope, Settings, State, Token, VmOffer, VolumeOffer},
@@ -90,24 +91,43 @@ impl Fake {
         let accepted = Generation(*self.applied.borrow());
         observed.hosts.entry(host).and_modify(|report| report.accepted = accepted);
         let report = MemberReport {
-            host,
-            at: self.clock.now(),
             machine: v1::MachineState::Down,
             message: "fenced: the machine is stopped".to_owned(),
             engine_state: v1::EngineState::Stopped,
-            engine_message: String::new(),
             engine: None,
+            fenced: true,
+            port_cut: true,
+            ..self.running(host, v1::ValkeyReport::default())
+        };
+        observed.members.insert(instance, report);
+        *self.observed.lock().unwrap() = Arc::new(observed);
+    }
+
+    /// A host says what an instance's engine reports.
+    pub fn hear_engine(&self, host: HostId, instance: InstanceId, engine: v1::ValkeyReport) {
+        let mut observed = Observed::clone(&self.observed.lock().unwrap());
+        observed.members.insert(instance, self.running(host, engine));
+        *self.observed.lock().unwrap() = Arc::new(observed);
+    }
+
+    fn running(&self, host: HostId, engine: v1::ValkeyReport) -> MemberReport {
+        MemberReport {
+            host,
+            at: self.clock.now(),
+            machine: v1::MachineState::Running,
+            message: String::new(),
+            engine_state: v1::EngineState::Running,
+            engine_message: String::new(),
+            engine: Some(Report::Valkey(engine)),
             config_generation: 1,
             restart_generation: 0,
             failed_since: None,
             silent_since: None,
             detached_since: None,
-            fenced: true,
-            port_cut: true,
+            fenced: false,
+            port_cut: false,
             under_way: None,
-        };
-        observed.members.insert(instance, report);
-        *self.observed.lock().unwrap() = Arc::new(observed);
+        }
     }
 
     /// Makes a token with these scopes.

@@ -257,6 +257,17 @@ impl Layout {
     }
 }
 
+/// What a group has of its cluster's data.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Held {
+    /// How many of the engine's parts.
+    pub slots: u32,
+    /// How many keys.
+    pub keys: u64,
+    /// About so much memory; a new member copies it. 0 too when its owner says nothing.
+    pub bytes: u64,
+}
+
 /// Data that would go from one group to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Travel {

@@ -1,9 +1,11 @@
 //! A cluster with all that is known of it, as the planner and the views ask about it. In: what the log says and what hosts report.
 //! Out: roles, verdicts and next steps, whichever engine it is. Built by [`crate::plan::cluster_view`].
 
+use std::collections::BTreeMap;
+
 use shardplane_proto::ids::{GroupId, InstanceId};
 
-use super::{ClusterSpec, Fact, GroupSpec, Layout, Report, Travel, valkey};
+use super::{ClusterSpec, Fact, GroupSpec, Held, Layout, Report, Travel, valkey};
 use crate::{
     observed::{HostReport, MemberReport},
     resource::Resource,
@@ -232,6 +234,13 @@ impl ClusterView<'_> {
             ClusterSpec::Valkey(_) => {
                 valkey::progress::of(self).map(|progress| progress.goal - progress.left)
             }
+        }
+    }
+
+    /// What the groups have that own something.
+    pub fn held(&self) -> BTreeMap<GroupId, Held> {
+        match self.spec {
+            ClusterSpec::Valkey(_) => valkey::travel::held(self),
         }
     }
 

@@ -1,8 +1,9 @@
 //! What a drain or the loss of hosts would lead to. In: the state, what is observed, hosts and a question. Out: where each of its
-//! instances would go or why not, and how well spread the clusters would be then. Placement is the planner's own, on a draft that is
+//! instances would go or why not, what that copies and whom it moves slots to, how well spread the clusters would be and what clients
+//! would notice. Placement is the planner's own, on a draft that is
 //! thrown away; nothing is decided here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use shardplane_proto::ids::{ClusterId, GroupId, HostId, InstanceId};
 
@@ -12,11 +13,11 @@ use super::{
     drain::{Way, heir_of, held_up, way},
     outlook::{Outlook, outlook},
     place::{self, Vacancy},
-    rehearse::Pause,
+    rehearse::{Pause, SWITCHOVER_MS},
     takeover::DETACHED,
 };
 use crate::{
-    engine::{ClusterView, Role},
+    engine::{ClusterView, Held, Role},
     observed::Observed,
     state::{State, lease_ends_after},
     time::{Millis, Timestamp},
@@ -44,6 +45,10 @@ pub struct Foreseen {
     pub cluster: ClusterId,
     /// Where it, or what replaces it, would be; the error says why nowhere.
     pub to: Result<HostId, String>,
+    /// Slots that it leads now and would lead no longer.
+    pub slots: u32,
+    /// About so many bytes of memory that what replaces it would copy from the primary of its group.
+    pub bytes: u64,
 }
 
 /// What becomes of a cluster.
@@ -51,7 +56,7 @@ pub struct Foreseen {
 pub struct ForeseenCluster {
     /// How well spread it would be.
     pub outlook: Outlook,
-    /// What its clients would notice of a loss.
+    /// What its clients would notice, longest first.
     pub pauses: Vec<Pause>,
 }
 
@@ -104,6 +109,7 @@ pub fn foresee_all(
             observed,
             view: &view,
             hosts,
+            held: view.held(),
             seats: view.wanted().map(|m| (m.instance.id, seat(m))).collect(),
             pauses: Vec::new(),
         };
@@ -111,14 +117,12 @@ pub fn foresee_all(
             Question::Drain { force } => trial.drain(&mut draft, force, &mut ids),
             Question::Loss => trial.lose(&mut draft, &mut ids),
         };
-        moves.extend(answers.into_iter().map(|(instance, to)| Foreseen { instance, cluster, to }));
+        moves.extend(answers);
         trial.pauses.sort_by_key(|pause| std::cmp::Reverse(pause.milliseconds));
         foreseen.push(ForeseenCluster { outlook: trial.outlook(cluster), pauses: trial.pauses });
     }
     (moves, foreseen)
 }
-
-type Answers = Vec<(InstanceId, Result<HostId, String>)>;
 
 /// One cluster as it would be.
 struct Trial<'v> {
@@ -126,6 +130,7 @@ struct Trial<'v> {
     observed: &'v Observed,
     view: &'v ClusterView<'v>,
     hosts: &'v BTreeSet<HostId>,
+    held: BTreeMap<GroupId, Held>,
     seats: Vec<(InstanceId, Seat)>,
     pauses: Vec<Pause>,
 }
@@ -143,32 +148,76 @@ impl Trial<'_> {
         self.seats.iter_mut().filter(|(other, _)| *other == id).for_each(|(_, seat)| change(seat));
     }
 
-    fn drain(&mut self, draft: &mut Draft<'_>, force: bool, ids: NewIds<'_>) -> Answers {
+    fn held(&self, group: GroupId) -> Held {
+        self.held.get(&group).copied().unwrap_or_default()
+    }
+
+    /// What becomes of an instance that gives up so many slots; what replaces it copies all that its group has.
+    fn foreseen(
+        &self,
+        instance: InstanceId,
+        group: GroupId,
+        to: Result<HostId, String>,
+        slots: u32,
+    ) -> Foreseen {
+        let bytes = if to.is_ok() { self.held(group).bytes } else { 0 };
+        Foreseen { instance, cluster: self.view.resource.id.into(), to, slots, bytes }
+    }
+
+    /// An instance hands its slots to a member in sync; answers how many.
+    fn hands_over(&mut self, group: GroupId, to: &str) -> u32 {
+        let slots = self.held(group).slots;
+        if slots > 0 {
+            let what = format!("writes to shard {group} wait while {to} takes over");
+            self.pauses.push(Pause { what, milliseconds: SWITCHOVER_MS });
+        }
+        slots
+    }
+
+    fn host_name(&self, host: HostId) -> String {
+        self.state.hosts.get(&host).map_or_else(|| host.to_string(), |host| host.facts.name.clone())
+    }
+
+    fn drain(&mut self, draft: &mut Draft<'_>, force: bool, ids: NewIds<'_>) -> Vec<Foreseen> {
         let mut answers = Vec::new();
         let held_up = held_up(self.state, self.observed, self.view);
-        for (id, _) in self.on_host() {
+        for (id, seat) in self.on_host() {
             let Some(member) = self.view.wanted().find(|m| m.instance.id == id) else { continue };
             if let Some(heir) = heir_of(self.view, id) {
+                let heir = heir.instance;
                 self.seats.retain(|(other, _)| *other != id);
-                answers.push((id, Ok(heir.instance.host)));
+                let mut slots = 0;
+                if seat.primary {
+                    self.set(heir.id, |seat| seat.primary = true);
+                    slots = self.hands_over(seat.group, &format!("instance {}", heir.id));
+                }
+                let copied = self.view.in_sync(heir.id) || self.view.leads(heir.id);
+                let foreseen = self.foreseen(id, seat.group, Ok(heir.host), slots);
+                answers.push(Foreseen { bytes: if copied { 0 } else { foreseen.bytes }, ..foreseen });
                 continue;
             }
             if let Some((_, why)) = &held_up {
-                answers.push((id, Err(why.clone())));
+                answers.push(self.foreseen(id, seat.group, Err(why.clone()), 0));
                 continue;
             }
             // Twice: a primary that has to yield first moves as a replica then.
             let mut to = Err("it has to yield to a replica first, and then there is no place".to_owned());
+            let mut slots = 0;
             for _ in 0..2 {
                 let primary = self.seats.iter().any(|(other, seat)| *other == id && seat.primary);
                 match way(self.state, self.view, draft, self.without(id), (member, primary), force, ids) {
                     Ok(Way::Move(reservations)) => {
                         to = reservations.first().map(|r| r.instance.host).ok_or_else(String::new);
+                        if let (true, Ok(to)) = (primary, &to) {
+                            let heir = format!("a new instance on host {}", self.host_name(*to));
+                            slots = self.hands_over(seat.group, &heir);
+                        }
                         break;
                     }
                     Ok(Way::SwitchOver(heir)) => {
                         self.set(id, |seat| seat.primary = false);
                         self.set(heir, |seat| seat.primary = true);
+                        slots = self.hands_over(seat.group, &format!("instance {heir}"));
                     }
                     Err(why) => {
                         to = Err(why);
@@ -179,12 +228,12 @@ impl Trial<'_> {
             if let Ok(to) = to {
                 self.set(id, |seat| seat.host = to);
             }
-            answers.push((id, to));
+            answers.push(self.foreseen(id, seat.group, to, slots));
         }
         answers
     }
 
-    fn lose(&mut self, draft: &mut Draft<'_>, ids: NewIds<'_>) -> Answers {
+    fn lose(&mut self, draft: &mut Draft<'_>, ids: NewIds<'_>) -> Vec<Foreseen> {
         let gone = self.on_host();
         let groups = self.view.groups.len();
         let primaries = gone.iter().filter(|(_, seat)| seat.primary).count();
@@ -223,7 +272,8 @@ impl Trial<'_> {
             if let Ok(host) = to {
                 self.seats.push((id, Seat { group: seat.group, host, primary: false }));
             }
-            answers.push((id, to));
+            let slots = if seat.primary { self.held(seat.group).slots } else { 0 };
+            answers.push(self.foreseen(id, seat.group, to, slots));
         }
         answers
     }

@@ -57,7 +57,7 @@ pub struct Pause {
 }
 
 /// About how long a shard takes no writes while a replica that is in sync takes over.
-const SWITCHOVER_MS: u32 = 1_000;
+pub(super) const SWITCHOVER_MS: u32 = 1_000;
 
 /// About how long an engine with little data is away when it restarts.
 const RESTART_MS: u32 = 3_000;
@@ -79,6 +79,8 @@ pub struct Rehearsed {
     pub fate: Fate,
     /// How changed parameters reach it.
     pub parameters: Reach,
+    /// About so many bytes of memory that a new one copies from its primary. What travels to a new group reaches its members as it comes.
+    pub bytes: u64,
 }
 
 /// A cluster as it would be.
@@ -217,6 +219,7 @@ fn compare(
     let planned = seats(&view, &[]);
     let roles = view.roles();
     let led = |group: GroupId| planned.iter().any(|seat| seat.group == group && seat.primary);
+    let held = view.held();
     let role = |instance: &Instance| {
         let known = roles.iter().find(|(known, _)| *known == instance.id).map_or(Role::Unknown, |(_, r)| *r);
         match known {
@@ -249,7 +252,12 @@ fn compare(
                 (Fate::Stays, _) => Reach::Live,
             };
             let (group, host) = (instance.group, instance.host);
-            Rehearsed { instance: instance.id, group, index, host, role: role(instance), fate, parameters }
+            let bytes = match fate {
+                Fate::New => held.get(&group).map_or(0, |held| held.bytes),
+                Fate::Stays | Fate::Goes => 0,
+            };
+            let role = role(instance);
+            Rehearsed { instance: instance.id, group, index, host, role, fate, parameters, bytes }
         })
         .collect();
     instances.sort_by_key(|i| (i.fate == Fate::Goes, i.index.unwrap_or(usize::MAX), i.role, i.instance));

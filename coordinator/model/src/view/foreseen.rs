@@ -33,6 +33,25 @@ pub fn host_plan(
 ) -> v1::HostPlan {
     let name = |cluster: ClusterId| cluster_name(state, cluster);
     let (moves, clusters) = foresee_all(state, observed, now, hosts, question);
+    let sums = |cluster: ClusterId| {
+        let own = moves.iter().filter(|m| m.cluster == cluster);
+        own.fold((0, 0), |(slots, bytes), m| (slots + m.slots, bytes + m.bytes))
+    };
+    let clusters = clusters.into_iter().map(|ForeseenCluster { outlook, pauses }| {
+        let (slots, bytes) = sums(outlook.cluster);
+        v1::PlannedCluster {
+            id: outlook.cluster.to_string(),
+            name: name(outlook.cluster),
+            anti_affinity_ok: outlook.anti_affinity_ok,
+            primary_spread_ok: outlook.primary_spread_ok,
+            anti_affinity_message: outlook.anti_affinity_message,
+            primary_spread_message: outlook.primary_spread_message,
+            pauses: pauses.iter().map(pause).collect(),
+            slots,
+            bytes,
+        }
+    });
+    let clusters = clusters.collect();
     let moves = moves.into_iter().map(|foreseen| {
         let (to_host, blocker) = match foreseen.to {
             Ok(to) => (host_name(state, to), String::new()),
@@ -49,16 +68,9 @@ pub fn host_plan(
                 .get(&foreseen.instance)
                 .map(|instance| host_name(state, instance.host))
                 .unwrap_or_default(),
+            slots: foreseen.slots,
+            bytes: foreseen.bytes,
         }
-    });
-    let clusters = clusters.into_iter().map(|ForeseenCluster { outlook, pauses }| v1::PlannedCluster {
-        id: outlook.cluster.to_string(),
-        name: name(outlook.cluster),
-        anti_affinity_ok: outlook.anti_affinity_ok,
-        primary_spread_ok: outlook.primary_spread_ok,
-        anti_affinity_message: outlook.anti_affinity_message,
-        primary_spread_message: outlook.primary_spread_message,
-        pauses: pauses.iter().map(pause).collect(),
     });
     v1::HostPlan {
         what: match question {
@@ -69,7 +81,7 @@ pub fn host_plan(
         host: String::new(),
         rack: String::new(),
         moves: moves.collect(),
-        clusters: clusters.collect(),
+        clusters,
     }
 }
 
@@ -128,6 +140,7 @@ fn changed(state: &State, cluster: &RehearsedCluster) -> v1::PlannedChange {
             Reach::Restart => "restart",
         }
         .to_owned(),
+        bytes: i.bytes,
     };
     let outlook = cluster.outlook.clone();
     v1::PlannedChange {

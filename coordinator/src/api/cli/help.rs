@@ -15,8 +15,9 @@ Read
   kc events [--for cluster/NAME|host/NAME] [-w]     what happened; -w: and what happens then, until Ctrl-C
   kc describe operation <id>          its steps; kc wait operation <id>: until it has succeeded
   kc explain placement <cluster>      why each instance is where it is
-  kc plan -f <file|->                 what apply would lead to: instances, spread, what travels, pauses; changes nothing
-  kc plan drain <host> [--force]      where its instances would go, what would be blocked, and what would be wrong then
+  kc plan -f <file|->                 what apply would lead to: instances, what they copy, spread, what travels, pauses; changes nothing
+  kc plan drain <host> [--force]      where its instances would go, slots that change primary, memory that is copied, pauses, what
+                                      would be blocked, and what would be wrong then
   kc plan loss <host>                 the same when it dies
   kc plan loss rack <name>            the same when all hosts of a rack die
 

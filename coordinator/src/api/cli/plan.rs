@@ -51,13 +51,17 @@ fn hosts(session: &Session, args: &Args, asked: &v1::PlanHostRequest) -> Result<
     }
     let moves = plan.moves.into_iter().map(|m| {
         let to = if m.to_host.is_empty() { "-".to_owned() } else { m.to_host };
-        vec![m.instance_id, m.cluster_name, m.from_host, to, m.blocker]
+        vec![m.instance_id, m.cluster_name, m.from_host, to, m.slots.to_string(), copies(m.bytes), m.blocker]
     });
     let mut pauses = String::new();
     for cluster in &plan.clusters {
         for pause in &cluster.pauses {
             // Writing to a String cannot fail.
             let _ = writeln!(pauses, "{}: {}", cluster.name, pause_told(pause));
+        }
+        // Nobody's primary is concerned; what is lost for good stands among the blockers.
+        if cluster.pauses.is_empty() && cluster.slots == 0 {
+            let _ = writeln!(pauses, "{}: pause: none", cluster.name);
         }
     }
     let clusters = plan.clusters.into_iter().map(|c| {
@@ -66,12 +70,13 @@ fn hosts(session: &Session, args: &Args, asked: &v1::PlanHostRequest) -> Result<
             (!c.primary_spread_ok, c.primary_spread_message),
         ];
         let why: Vec<String> = broken.into_iter().filter_map(|(broken, why)| broken.then_some(why)).collect();
-        vec![c.name, c.anti_affinity_ok.to_string(), c.primary_spread_ok.to_string(), why.join("; ")]
+        let (apart, spread) = (c.anti_affinity_ok.to_string(), c.primary_spread_ok.to_string());
+        vec![c.name, apart, spread, c.slots.to_string(), copies(c.bytes), why.join("; ")]
     });
     Ok(Answer::printed(format!(
         "{}\n{}{pauses}",
-        table::render(&["INSTANCE", "CLUSTER", "FROM", "TO", "BLOCKER"], moves.collect()),
-        table::render(&["CLUSTER", "ANTI-AFFINITY", "SPREAD", "WHY"], clusters.collect())
+        table::render(&["INSTANCE", "CLUSTER", "FROM", "TO", "SLOTS", "COPIES", "BLOCKER"], moves.collect()),
+        table::render(&["CLUSTER", "ANTI-AFFINITY", "SPREAD", "SLOTS", "COPIES", "WHY"], clusters.collect())
     )))
 }
 
@@ -125,6 +130,11 @@ fn told(plan: &v1::ChangePlan) -> String {
     text
 }
 
+/// Memory that is copied.
+fn copies(bytes: u64) -> String {
+    if bytes == 0 { "-".to_owned() } else { format!("{} MiB", bytes.div_ceil(1 << 20)) }
+}
+
 fn pause_told(pause: &v1::PlannedPause) -> String {
     let long =
         if pause.milliseconds == 0 { "none".to_owned() } else { format!("about {} ms", pause.milliseconds) };
@@ -136,9 +146,17 @@ fn cluster_told(text: &mut String, cluster: &v1::PlannedChange) -> std::fmt::Res
         let shard =
             if i.shard_index < 0 { format!("{} (goes)", i.shard_id) } else { i.shard_index.to_string() };
         let id = if i.id.is_empty() { "(new)".to_owned() } else { i.id.clone() };
-        vec![id, shard, i.role.clone(), i.host.clone(), i.change.clone(), i.parameters.clone()]
+        vec![
+            id,
+            shard,
+            i.role.clone(),
+            i.host.clone(),
+            i.change.clone(),
+            copies(i.bytes),
+            i.parameters.clone(),
+        ]
     });
-    let header = ["INSTANCE", "SHARD", "ROLE", "HOST", "CHANGE", "PARAMETERS"];
+    let header = ["INSTANCE", "SHARD", "ROLE", "HOST", "CHANGE", "COPIES", "PARAMETERS"];
     writeln!(text, "cluster {}", cluster.name)?;
     if !cluster.instances.is_empty() {
         text.push_str(&table::render(&header, rows.collect()));

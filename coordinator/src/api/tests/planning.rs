@@ -3,11 +3,12 @@
 use std::net::Ipv4Addr;
 
 use shardplane_model::{
-    command::{Command, Notice},
-    state::{Footprint, HostFacts, Image},
+    command::{Command, Decision, Notice},
+    plan,
+    state::{Footprint, HostFacts, Image, Instance},
 };
 use shardplane_proto::{
-    ids::HostId,
+    ids::{ClusterId, HostId, InstanceId, ResourceId},
     v1::{operator_client::OperatorClient, resources_client::ResourcesClient},
 };
 
@@ -150,7 +151,7 @@ async fn kc_plans_a_manifest_document_by_document() {
         "Folder/app would be created\n",
         "VpcSubnet/sub would be created\n",
         "Valkey/cache would be created\ncluster cache\nINSTANCE",
-        "(new)      0       primary   h1     new ",
+        "(new)      0       primary   h1     new      -",
         "anti-affinity: true: every primary",
         "pause: none\n",
     ] {
@@ -191,4 +192,100 @@ async fn the_loss_of_a_rack_can_be_asked_about() {
     let mut operator = OperatorClient::new(connected(&asking).await);
     let asks = v1::PlanHostRequest { what: "loss".to_owned(), rack: "r2".to_owned(), ..Default::default() };
     assert_eq!(operator.plan_host(signed(&asking.token, asks)).await.unwrap().into_inner().rack, "r2");
+}
+
+/// The cluster of [`network`] as it serves on hosts 1 and 2, with 5 MiB; answers its primary's host.
+fn served(asking: &Asking) -> HostId {
+    let api = asking.fake.api();
+    let (state, observed) = (api.store.local(), api.reports.observed());
+    let mut number = 1000;
+    let mut ids = || {
+        number += 1;
+        number
+    };
+    for answer in asking.fake.apply(plan::plan(&state, &observed, state.now, &mut ids).commands()) {
+        answer.unwrap();
+    }
+    let state = api.store.local();
+    let cluster: ClusterId = *state.clusters.keys().next().unwrap();
+    let request = state.resources[&ResourceId::from(cluster)].change.request;
+    asking.fake.apply(vec![Command::Decide(Decision::Satisfied { cluster, request })]).remove(0).unwrap();
+    let node = |id: InstanceId| format!("{:0>40}", id.as_u128());
+    let (primaries, replicas): (Vec<_>, Vec<_>) =
+        state.instances_of(cluster).partition(|instance| instance.first_primary);
+    let (primary, replica) = (primaries[0], replicas[0]);
+    let peer = |instance: &Instance, flag: &str| v1::ValkeyPeer {
+        node_id: node(instance.id),
+        ip: instance.ipv4.to_string(),
+        flags: vec![flag.to_owned()],
+        connected: true,
+        ..Default::default()
+    };
+    let said = |id: InstanceId| v1::ValkeyReport {
+        node_id: node(id),
+        role: "slave".to_owned(),
+        primary_node_id: node(primary.id),
+        link_up: true,
+        offset: 7,
+        cluster_state: "ok".to_owned(),
+        slots_assigned: 16_384,
+        known_nodes: 2,
+        peers: vec![peer(primary, "master")],
+        used_memory_bytes: (5 << 20) - 1,
+        keys: 100,
+        ..Default::default()
+    };
+    let leads = v1::ValkeyReport {
+        role: "master".to_owned(),
+        primary_node_id: String::new(),
+        config_epoch: 1,
+        slots: vec![v1::ValkeySlots { start: 0, end: 16_383 }],
+        peers: vec![peer(replica, "slave")],
+        good_replicas: 1,
+        ..said(primary.id)
+    };
+    asking.fake.hear_engine(primary.host, primary.id, leads);
+    asking.fake.hear_engine(replica.host, replica.id, said(replica.id));
+    primary.host
+}
+
+#[tokio::test]
+async fn what_moves_what_is_copied_and_what_pauses_is_told() {
+    let asking = Asking::new();
+    let body = network(&asking).await;
+    ready(&asking, &[("z", "a"), ("z", "b"), ("z", "c")]);
+    assert_eq!(asking.as_admin("PUT", "/api/v1/valkey", &body).await.0, StatusCode::OK);
+    let host = served(&asking);
+    let mut operator = OperatorClient::new(connected(&asking).await);
+    let asks = |what: &str| v1::PlanHostRequest {
+        id: host.to_string(),
+        what: what.to_owned(),
+        ..Default::default()
+    };
+    let plan = operator.plan_host(signed(&asking.token, asks("loss"))).await.unwrap().into_inner();
+    let (lost, cluster) = (&plan.moves[0], &plan.clusters[0]);
+    assert_eq!((lost.slots, lost.bytes), (16_384, (5 << 20) - 1), "{plan:?}");
+    assert_eq!((cluster.slots, cluster.bytes, cluster.pauses.len()), (lost.slots, lost.bytes, 1), "{plan:?}");
+
+    let said = async |words: &str, typed: Option<&str>| {
+        let answer = asking.kc(words, typed).await;
+        assert_eq!(answer.get("rc"), Some(&Node::Integer(0)), "{words}: {answer:?}");
+        text(&answer, &["stdout"]).to_owned()
+    };
+    let (leads, follows) = if lost.from_host == "h1" { ("h1", "h2") } else { ("h2", "h1") };
+    let told = said(&format!("plan loss {leads}"), None).await;
+    for part in ["SLOTS   COPIES   BLOCKER", "16384   5 MiB", "cache: pause: about 80000 ms: shard"] {
+        assert!(told.contains(part), "{part} in {told}");
+    }
+    let told = said(&format!("plan loss {follows}"), None).await;
+    assert!(told.contains("0       5 MiB") && told.contains("cache: pause: none\n"), "{told}");
+    let told = said(&format!("plan drain {leads}"), None).await;
+    assert!(
+        told.contains("16384   5 MiB") && told.contains("cache: pause: about 1000 ms: writes to shard"),
+        "{told}"
+    );
+    let more = body.replace("\"replicasPerShard\":1", "\"replicasPerShard\":2");
+    let more = more.replacen('{', "{\"kind\":\"Valkey\",", 1);
+    let told = said("plan -f x", Some(&more)).await;
+    assert!(told.contains("new      5 MiB") && told.contains("stays    -"), "{told}");
 }

@@ -2,7 +2,7 @@
 
 use shardplane_model::{
     command::DrainMode,
-    plan::{LeftPhase, Question, foresee, foresee_all},
+    plan::{LeftPhase, Pause, Question, foresee, foresee_all},
     refusal::RefusalCode,
     resource::Outcome,
     state::{OperationKind, OperationState},
@@ -317,11 +317,19 @@ fn what_a_drain_and_a_loss_lead_to_is_foreseen_and_nothing_changes() {
         let (outlook, pauses) = (&seen.outlook, &seen.pauses);
         let led =
             own.iter().filter(|m| world.seats(id).iter().any(|s| s[0] == victim) && m.to.is_ok()).count();
-        assert!(led > 0 && pauses.len() == usize::from(question == Question::Loss), "{pauses:?}");
+        let leading = own.iter().filter(|m| m.slots > 0).count();
+        assert!(led > 0 && leading > 0 && pauses.len() == leading, "{question:?}: {pauses:?}");
+        let switched =
+            |pause: &Pause| pause.milliseconds == 1_000 && pause.what.starts_with("writes to shard");
+        assert_eq!(pauses.iter().all(switched), question != Question::Loss, "{pauses:?}");
+        // Every simulated engine has 1 MiB, and each of three shards a third of the slots.
+        assert!(own.iter().all(|m| m.bytes == 1 << 20 && matches!(m.slots, 0 | 5461 | 5462)), "{own:?}");
         assert!(outlook.anti_affinity_ok && outlook.primary_spread_ok, "{question:?}: {moves:#?}");
         let (moves, clusters) = asks(&world, world.seats(pinned)[0][0], question);
         let single = moves.iter().find(|m| m.cluster == pinned.into()).unwrap();
         assert!(single.to.as_ref().is_err_and(|why| why.contains("no other copy")), "{moves:#?}");
+        let unled = if question == Question::Loss { 16_384 } else { 0 };
+        assert_eq!((single.slots, single.bytes), (unled, 0), "{question:?}");
         let kept =
             clusters.iter().find(|c| c.outlook.cluster == pinned.into()).unwrap().outlook.anti_affinity_ok;
         assert_eq!(kept, question != Question::Loss, "a shard that is lost has no primary");
