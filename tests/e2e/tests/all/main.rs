@@ -6,8 +6,10 @@ mod capacity;
 mod churn;
 mod create;
 mod deaths;
+mod endpoints;
 mod footprint;
 mod growth;
+mod grpc;
 mod hosts;
 mod interrupted;
 mod leaders;
@@ -27,6 +29,7 @@ mod spread;
 mod storm;
 mod story;
 mod takeover;
+mod throttle;
 
 use std::time::Duration;
 

@@ -7,9 +7,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use redis::Value as Reply;
 use serde_json::{Value, json};
-use shardplane_e2e::{Cluster, Kc, Shape, id, measured, on_stage};
+use shardplane_e2e::{Cluster, Kc, Shape, id, measured, names::named_by, on_stage};
 use shardplane_harness::{ValkeyClient, WorldOptions, wait_until};
 
 use crate::{
@@ -108,7 +107,7 @@ fn grows(kc: &Kc, cluster: &mut Cluster<'_>, set: &str) -> Result<()> {
         counts.insert(counted(cluster, &mut client)?);
         for member in cluster.instances()? {
             // One that is being made does not answer yet; what it answers has to be right.
-            match names(&mut client, &member.endpoint) {
+            match named_by(&mut client, &member.endpoint) {
                 Ok(named) => named.check(&member.endpoint)?,
                 Err(_) if !had.contains(&member) => {}
                 Err(error) => return Err(error),
@@ -189,60 +188,6 @@ fn counted(cluster: &Cluster<'_>, client: &mut ValkeyClient) -> Result<(usize, u
     Ok((listed, in_sync))
 }
 
-/// Whom a node names: each address that a client would be sent to, and how many slots it says have an owner.
-struct Named {
-    endpoints: Vec<String>,
-    slots: i64,
-}
-
-impl Named {
-    fn check(&self, by: &str) -> Result<()> {
-        let sound = |endpoint: &String| !endpoint.is_empty() && !endpoint.contains('?');
-        ensure!(self.endpoints.iter().all(sound), "{by} names {:?}", self.endpoints);
-        Ok(())
-    }
-}
-
-/// A null endpoint would mean: the address you asked. None of ours says that.
-fn text(reply: &Reply) -> String {
-    if let Reply::BulkString(bytes) = reply {
-        String::from_utf8_lossy(bytes).into_owned()
-    } else {
-        String::new()
-    }
-}
-
-fn list(reply: &Reply) -> &[Reply] {
-    if let Reply::Array(items) = reply { items } else { &[] }
-}
-
-/// What a flat list of names and values has for a name.
-fn member<'r>(reply: &'r Reply, name: &str) -> Option<&'r Reply> {
-    list(reply).chunks(2).find(|pair| text(&pair[0]) == name)?.get(1)
-}
-
-/// `CLUSTER SLOTS` and `CLUSTER SHARDS` of one node.
-fn names(client: &mut ValkeyClient, endpoint: &str) -> Result<Named> {
-    let slots: Reply = client.ask(endpoint, redis::cmd("CLUSTER").arg("SLOTS"))?;
-    let shards: Reply = client.ask(endpoint, redis::cmd("CLUSTER").arg("SHARDS"))?;
-    let mut named = Named { endpoints: Vec::new(), slots: 0 };
-    for range in list(&slots) {
-        let [Reply::Int(start), Reply::Int(end), nodes @ ..] = list(range) else {
-            anyhow::bail!("{endpoint} says {range:?}");
-        };
-        named.slots += end - start + 1;
-        named.endpoints.extend(nodes.iter().map(|node| list(node).first().map_or_else(String::new, text)));
-    }
-    for shard in list(&shards) {
-        for node in member(shard, "nodes").map(list).unwrap_or_default() {
-            for key in ["ip", "endpoint"] {
-                named.endpoints.push(member(node, key).map_or_else(String::new, text));
-            }
-        }
-    }
-    Ok(named)
-}
-
 /// Every member names every member by its address, knows an owner of each slot, and lets no replica go to another shard. A replica that
 /// was restarted is left out of `CLUSTER SLOTS` until gossip has told its offset; nothing is ever named by nothing.
 fn every_member_names_all(cluster: &Cluster<'_>) -> Result<()> {
@@ -256,7 +201,7 @@ fn every_member_names_all(cluster: &Cluster<'_>) -> Result<()> {
     for one in &members {
         let mut unsound = Vec::new();
         let complete = || {
-            let mut named = names(&mut client, &one.endpoint).map_err(|error| format!("{error:#}"))?;
+            let mut named = named_by(&mut client, &one.endpoint).map_err(|error| format!("{error:#}"))?;
             unsound.extend(named.check(&one.endpoint).err());
             named.endpoints.sort_unstable();
             if named.slots == 16_384 && named.endpoints == all {

@@ -11,6 +11,8 @@ use crate::{REPAIR, SOON, story::writer};
 
 /// Keys that are there before a change.
 const KEYS: u64 = 30_000;
+/// Where slots are many and it is about them.
+const FEW: u64 = 3_000;
 /// The fewest slots that make four even shards of three, or three of four, and the most that may travel for it.
 const TRAVEL: std::ops::RangeInclusive<u64> = 4096..=5462;
 
@@ -39,6 +41,39 @@ fn aws_7_shards_come_and_go_under_a_writer() {
         settled(&cluster)?;
         gone(world, &cluster, &leaving)?;
         conserved(&cluster, writer, "reshard", &[("old", KEYS)])
+    });
+}
+
+#[test]
+fn five_shards_become_three_in_two_steps() {
+    on_stage(WorldOptions { coordinators: 1, ..WorldOptions::named("five") }, |world| {
+        let (mut cluster, _) = Cluster::create(world, &Shape::of(5, 1))?;
+        cluster.wait_agreed(SOON)?;
+        slots::load(&cluster, "old", FEW)?;
+        let writer = writer(&cluster, "five", &[])?;
+        writer.progresses(100, SOON)?;
+        let five = cluster.manifest.clone();
+        cluster.remove_shard(4);
+        cluster.remove_shard(3);
+        let refused = cluster.api.put("/api/v1/valkey", &cluster.manifest)?;
+        let text = refused.body["errorMessage"].as_str().unwrap_or_default();
+        ensure!(
+            refused.status == 400 && text.contains("from 5 to 3") && text.contains("allowed is 4"),
+            "{refused:?}"
+        );
+        cluster.manifest = five;
+        for left in [4, 3] {
+            let leaving: Vec<Instance> =
+                cluster.instances()?.into_iter().filter(|i| usize::try_from(i.shard) == Ok(left)).collect();
+            cluster.remove_shard(left);
+            let took = cluster.api.apply("valkey", &cluster.manifest, 4 * REPAIR)?;
+            measured(format!("{} to {left} shards", left + 1), took);
+            settled(&cluster)?;
+            gone(world, &cluster, &leaving)?;
+            ensure!(cluster.instances()?.len() == 2 * left, "{:?}", cluster.instances()?);
+            ensure!(slots::seen(&cluster, "old", FEW)? == FEW, "keys are not at their owners");
+        }
+        conserved(&cluster, writer, "five", &[("old", FEW)])
     });
 }
 

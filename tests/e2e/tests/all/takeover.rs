@@ -1,11 +1,11 @@
 //! Where the engine cannot vote: most primaries die at once, or the only one with its host. The old ones are fenced, the most advanced
 //! replicas are promoted, the old ones come back as replicas, and a client that writes loses nothing.
 
-use std::time::Instant;
+use std::{fs::File, os::fd::AsRawFd as _, process::Command, time::Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
-use shardplane_e2e::{Cluster, Instance, Shape, measured, on_stage, process};
+use shardplane_e2e::{Cluster, Instance, Kc, Shape, measured, on_stage, process};
 use shardplane_harness::{World, WorldOptions, wait_until};
 
 use crate::{
@@ -68,6 +68,83 @@ fn a_single_shard_whose_primary_dies_with_its_host_is_taken_over_when_the_lease_
             other => Err(format!("{other:?}")),
         };
         wait_until("the old primary's leaving", SOON, gone)?;
+        cluster.wait_agreed(SOON)?;
+        nothing_lost(&cluster, writer)
+    });
+}
+
+/// A file system that takes no writes: whoever writes to it stands still and cannot even be killed, as with a disk that hangs.
+struct Hung(File);
+
+impl Hung {
+    /// The volume of an instance, as its machine sees it.
+    fn volume_of(instance: &Instance) -> Result<Self> {
+        let data = format!("/proc/{}/root/data", process::engine_of(&instance.id)?);
+        // Open, so that it can be let go whatever becomes of the machine.
+        let hung = Self(File::open(&data).with_context(|| format!("cannot open {data}"))?);
+        ensure!(hung.freezes("--freeze"), "cannot freeze {data}");
+        Ok(hung)
+    }
+
+    fn freezes(&self, how: &str) -> bool {
+        let path = format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd());
+        Command::new("fsfreeze").arg(how).arg(path).status().is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        assert!(self.freezes("--unfreeze"), "the volume stays frozen");
+    }
+}
+
+/// The host is heard, but its disk hangs, so the machine cannot be stopped: nothing proves that its engine serves nobody.
+#[test]
+fn a_takeover_without_proof_waits_and_kc_says_for_what() {
+    let more = ["--lease", "8s"].map(str::to_owned).to_vec();
+    let options =
+        WorldOptions { hosts: 2, coordinators: 1, lost_after_s: 8, more, ..WorldOptions::named("hung") };
+    on_stage(options, |world| {
+        let kc = Kc::of(world)?;
+        let (cluster, _) = Cluster::create(world, &Shape::of(1, 1))?;
+        let (primary, replica) = cluster.pair(0)?;
+        let writer = writer(&cluster, "hung", &[primary.host])?;
+        writer.progresses(100, SOON)?;
+        let start = Instant::now();
+        let hung = Hung::volume_of(&primary)?;
+        let name = cluster.manifest["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let about = format!("cluster/{name}");
+        let told = || match kc.says(&["events", "--for", &about], "") {
+            Ok(text) if text.contains("WaitsForProof") => Ok(text),
+            other => Err(format!("{other:?}")),
+        };
+        let (events, _) = wait_until("the event", PROVED, told)?;
+        measured(
+            "disk of a single shard's primary hangs: told that a takeover waits for proof",
+            start.elapsed(),
+        );
+        let line = events.lines().find(|line| line.contains("WaitsForProof")).unwrap_or_default();
+        for word in [primary.id.as_str(), &format!("host-{}", primary.host), "power the host off"] {
+            ensure!(line.contains(word), "no {word} in {line}");
+        }
+        ensure!(!events.contains("TakenOver"), "{events}");
+        let shown = kc.shows(&["get", "valkey", &name], "")?;
+        let conditions = shown["status"]["conditions"].as_array().into_iter().flatten();
+        let elects = conditions.into_iter().find(|c| c["type"] == "CanElect").context("no CanElect")?;
+        let why = elects["message"].as_str().unwrap_or_default();
+        ensure!(elects["status"] == "False" && why.contains("waits for proof"), "{elects}");
+        let waits = ["wait", "valkey", &name, "--for", "condition=CanElect", "--timeout", "1s"];
+        kc.refused(&waits, "")?;
+        ensure!(kc.says(&["describe", "valkey", &name], "")?.contains("waits for proof"), "not described");
+        let mut client = cluster.client(&[primary.host])?;
+        ensure!(shardplane_e2e::engine::role(&mut client, &replica.endpoint)? == "slave", "it was promoted");
+
+        // The disk answers again: the machine ends, which is the proof.
+        drop(hung);
+        leads(&mut client, &replica, SOON)?;
+        taken_over(&cluster)?;
+        kc.says(&["wait", "valkey", &name, "--for", "condition=CanElect", "--timeout", "2m"], "")?;
+        cluster.wait_whole(REPAIR)?;
         cluster.wait_agreed(SOON)?;
         nothing_lost(&cluster, writer)
     });
