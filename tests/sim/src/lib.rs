@@ -7,6 +7,7 @@ pub mod campaign;
 pub mod check;
 pub mod clients;
 pub mod clock;
+pub mod confirmed;
 pub mod ear;
 pub mod faults;
 pub mod fencing;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod causes;
+mod confirmed;
 mod day_two;
 mod day_two_edges;
 mod decisions;
