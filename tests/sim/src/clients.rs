@@ -207,7 +207,8 @@ impl Clients {
                     // A key that is moved is written anew where it arrives.
                     None => unsynced(&self.crashes, owner, members, key, at.max(marked)),
                 };
-                let why = why.or_else(|| self.confirmed.lost((*cluster, key), there));
+                let owners = (0..KEYS).filter_map(|key| table.owner(slot_of(key))).collect();
+                let why = why.or_else(|| self.confirmed.lost((*cluster, key), there, &owners));
                 if let Some(why) = why {
                     let owner = owner.id;
                     panic!(

@@ -1,7 +1,7 @@
 //! What `WAIT 1` promises: a write that a replica has beside its primary survives the loss of either. In: members that hold a key's value,
 //! and which of them had trouble since. Out: what is wrong when the value is gone although one of them had none. Used by the clients.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use shardplane_proto::ids::{ClusterId, InstanceId};
 
@@ -11,6 +11,9 @@ use super::{
     mesh::Mesh,
     node::{Node, NodeId},
 };
+
+/// An election that trouble has begun may end that long after it: two node timeouts and the vote, in milliseconds.
+const AFTER: u64 = 15_000;
 
 /// A value that a primary and at least one replica had.
 #[derive(Debug, Clone, Default)]
@@ -31,20 +34,14 @@ pub struct Confirmed {
 }
 
 impl Confirmed {
-    /// Notes who is down, stands still, cut off, parted from others, let go, or out of elections by order: a write that only those have
-    /// is not promised.
-    pub fn note(
-        &mut self,
-        mesh: &Mesh,
-        parted: &dyn Fn(usize) -> bool,
-        wanted: &dyn Fn(InstanceId) -> bool,
-        now: u64,
-    ) {
+    /// Notes who is down, stands still, cut off, let go, or out of elections by order: a write that only those have is not promised. While
+    /// nodes are `parted` nothing is: the promise is about losses, and a primary with its replica may be on the side without a majority.
+    pub fn note(&mut self, mesh: &Mesh, parted: bool, wanted: &dyn Fn(InstanceId) -> bool, now: u64) {
         self.trouble.retain(|id, _| mesh.nodes.contains_key(id));
         for node in mesh.nodes.values() {
             let works = node.up && !node.frozen && !node.cut && !node.stands_down;
             let (last, crashes) = self.trouble.entry(node.id).or_insert((0, node.crashes));
-            if !works || parted(node.host) || !wanted(node.instance) || *crashes != node.crashes {
+            if !works || parted || !wanted(node.instance) || *crashes != node.crashes {
                 (*last, *crashes) = (now, node.crashes);
             }
         }
@@ -59,7 +56,7 @@ impl Confirmed {
         members: &Members<'_>,
         now: u64,
     ) {
-        let works = |node: &Node| self.trouble.get(&node.id).is_some_and(|(last, _)| *last < now);
+        let works = |node: &Node| self.trouble.get(&node.id).is_some_and(|(last, _)| last + AFTER < now);
         let has = |node: &Node| node.keys.values[key] == value && works(node);
         let follows = |node: &Node| node.primary == Some(owner.id) && node.link_up && has(node);
         let mut replicas = members.iter().map(|(_, node)| *node).filter(|node| follows(node)).peekable();
@@ -74,14 +71,21 @@ impl Confirmed {
         held.by.extend(replicas.map(|node| node.id));
     }
 
-    /// Why a key may not be back at `there`; none when it may, and nothing is promised of it any more.
-    pub fn lost(&mut self, (cluster, key): (ClusterId, Key), there: u64) -> Option<String> {
+    /// Why a key may not be back at `there`; none when it may, and nothing is promised of it any more. Where most owners of slots had
+    /// trouble nobody can vote for the replica, and a primary that is back first leads with what its disk has.
+    pub fn lost(
+        &mut self,
+        (cluster, key): (ClusterId, Key),
+        there: u64,
+        owners: &BTreeSet<NodeId>,
+    ) -> Option<String> {
         let held = &mut self.held.get_mut(&cluster)?[key];
         if held.value <= there {
             return None;
         }
         let well = |id: &&NodeId| self.trouble.get(id).is_some_and(|(last, _)| *last <= held.at);
-        let why = held.by.iter().find(well).map(|id| {
+        let votes = owners.iter().filter(well).count() * 2 > owners.len();
+        let why = held.by.iter().find(well).filter(|_| votes).map(|id| {
             let (value, at) = (held.value, held.at);
             format!("{value} was confirmed by a replica (WAIT 1) until {at} ms, and node {id:x}, which had it, had no trouble since")
         });

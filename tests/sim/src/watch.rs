@@ -6,7 +6,6 @@ use shardplane_proto::ids::{ClusterId, ResourceId};
 
 use super::{
     clients::Clients,
-    host::SimHost,
     node::NodeId,
     rng::Rng,
     safety::{self, Safety},
@@ -51,11 +50,8 @@ impl Watch {
                 let host = world.leader.state.instances.get(&id).filter(|i| i.wanted()).map(|i| i.host);
                 host.is_some_and(|host| world.leader.observed.hears(host, now))
             };
-            let parted = |host: usize| {
-                let sound = |h: &SimHost| h.up && !h.frozen && !h.peers_cut;
-                !world.split.is_empty() || world.hosts.get(host).is_none_or(|h| !sound(h))
-            };
-            self.clients.confirmed.note(&world.mesh, &parted, &wanted, world.now);
+            let parted = !world.split.is_empty() || world.hosts.iter().any(|h| h.peers_cut);
+            self.clients.confirmed.note(&world.mesh, parted, &wanted, world.now);
             self.clients.check(&members, &world.mesh, &promotions, &wanted, &heard, world.now);
             for (cluster, members) in &members {
                 let formed = world.leader.state.clusters.get(cluster).is_some_and(|cluster| cluster.formed);
