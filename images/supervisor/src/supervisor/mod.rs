@@ -84,7 +84,7 @@ pub struct Supervisor {
 
 impl Supervisor {
     /// A guest that just booted.
-    pub fn new(image: Image) -> Self {
+    pub fn new(image: Image, wakes: Wakes) -> Self {
         Self {
             jobs: JoinSet::new(),
             image,
@@ -103,7 +103,7 @@ impl Supervisor {
             latest: None,
             asked_under: 0,
             answered: Instant::now(),
-            wakes: Wakes::default(),
+            wakes,
             gate: Gate::default(),
             answered_after: 0,
             asked_after: 0,
