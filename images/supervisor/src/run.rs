@@ -45,6 +45,7 @@ pub async fn run(machine: Machine) -> anyhow::Result<()> {
         engine: image.engine.clone(),
         engine_version: image.version.clone(),
     };
+    tracing::info!(%host, "supervisor {} of {} {}", hello.supervisor_version, image.engine, image.version);
     let (events, mut inbox) = mpsc::channel(INBOX);
     let link = tokio::spawn(host_link::keep(host, events));
     let mut supervisor = Supervisor::new(image, Wakes::by(around.clock.take()));

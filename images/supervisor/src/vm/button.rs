@@ -2,12 +2,7 @@
 //!
 //! In: the input devices of the machine. Out: a word on a channel for each press. Started by `run`; a thread waits at each device.
 
-use std::{
-    fs::File,
-    io::Read as _,
-    path::{Path, PathBuf},
-    thread,
-};
+use std::{fs::File, io::Read as _, path::PathBuf, thread};
 
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
@@ -17,37 +12,35 @@ const EV_KEY: u16 = 1;
 const KEY_POWER: u16 = 116;
 const PRESSED: i32 = 1;
 
-/// Listens at every button of the machine. Without any, the receiver hears nothing.
+/// Listens at every button of the machine: presses from now on are heard. Without any, the receiver hears nothing.
 pub fn watch() -> Receiver<()> {
     let (press, presses) = channel(1);
     let buttons = devices();
     if buttons.is_empty() {
         tracing::warn!("this machine has no power button; it can be stopped through its link only");
     }
-    for button in buttons {
+    for (path, device) in buttons {
         let press = press.clone();
         thread::spawn(move || {
-            if let Err(error) = listen(&button, &press) {
-                tracing::warn!(device = %button.display(), %error, "no longer hears an input device");
+            if let Err(error) = listen(device, &press) {
+                tracing::warn!(device = %path.display(), %error, "no longer hears an input device");
             }
         });
     }
     presses
 }
 
-fn devices() -> Vec<PathBuf> {
+fn devices() -> Vec<(PathBuf, File)> {
     let all = std::fs::read_dir("/dev/input").into_iter().flatten().flatten();
-    all.filter(|entry| entry.file_name().to_string_lossy().starts_with("event"))
-        .map(|entry| entry.path())
-        .collect()
+    let events = all.filter(|entry| entry.file_name().to_string_lossy().starts_with("event"));
+    events.filter_map(|entry| Some((entry.path(), File::open(entry.path()).ok()?))).collect()
 }
 
 /// Ends with Ok when nobody takes presses any more.
-fn listen(path: &Path, press: &Sender<()>) -> std::io::Result<()> {
-    let mut device = File::open(path)?;
+fn listen(mut device: File, press: &Sender<()>) -> std::io::Result<()> {
     let mut event = [0; EVENT];
     loop {
-        // The kernel hands out whole events only.
+        // The kernel hands out whole events only, and keeps those of the time since the device was opened.
         device.read_exact(&mut event)?;
         if is_press(&event) && press.blocking_send(()).is_err() {
             return Ok(());
