@@ -8,8 +8,8 @@
 //! that the port is cut. What clients had sent before the engine hears of the hold is taken: that is the time until this process gets its
 //! turn, at most a look, and one round of the engine's loop.
 //!
-//! A VMM that pauses a virtual machine, and a host that sleeps, stop the guest's clocks as well: there the host's own clock tells. It is a wall
-//! clock, so a host that sets it forward by more than a second makes its guests hold writes until the agent's next answer.
+//! A host that sleeps, and a VMM that takes a pause out of a machine's time (cloud-hypervisor 54 does not), stop the guest's clocks as well:
+//! there the host's own clock tells. It is a wall clock, so a host that sets it forward by more than a second makes its guests hold writes until the agent's next answer.
 
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 //! In: the device of `ptp_kvm`. Out: the host's time for `wake`, and corrections of the own clock. Started by `run`.
 //!
 //! A guest takes the host's time once, at its boot. From then on it counts by itself: it drifts from a host that is kept right by
-//! NTP, and it misses the time in which the machine stood still, for which its VMM stops all its clocks. Keys expire by this clock on
+//! NTP, and it may miss time in which the machine stood still. Keys expire by this clock on
 //! every member of a cluster, so the members must agree. What the host's clock is steered by is the host's matter.
 
 use std::{fs::File, path::Path, time::Duration};

@@ -34,8 +34,8 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// Boots it and waits until its supervisor came. Says how long that took.
-    pub fn boot() -> anyhow::Result<(Self, Duration)> {
+    /// Boots it, with more words for its kernel, and waits until its supervisor came. Says how long that took.
+    pub fn boot(more: &str) -> anyhow::Result<(Self, Duration)> {
         for stale in [API, VSOCK, "/run/vsock_1024", CONSOLE] {
             let _absent = fs::remove_file(stale);
         }
@@ -44,7 +44,8 @@ impl Vm {
         let mut process = Command::new("/usr/bin/cloud-hypervisor")
             .args(["--api-socket", API])
             .args(["--kernel", "/machine/kernel/vmlinuz", "--initramfs", "/machine/kernel/initramfs"])
-            .args(["--cmdline", "console=ttyS0 quiet loglevel=4 panic=-1 shardplane.hostname=nested-0"])
+            .arg("--cmdline")
+            .arg(format!("console=ttyS0 quiet loglevel=4 panic=-1 shardplane.hostname=nested-0 {more}"))
             .args(["--cpus", "boot=1", "--memory", "size=256M"])
             .args(["--disk", "path=/machine/image.erofs,readonly=on,serial=root,image_type=raw"])
             .arg("path=/dev/vdc,serial=data,image_type=raw")
