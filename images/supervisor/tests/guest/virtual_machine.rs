@@ -70,6 +70,8 @@ fn machine(image: &Path, dir: &Path, number: u8) -> Command {
         let drive = format!("id={id},file={},format=raw,if=none{more}", file.display());
         ["-drive".to_owned(), drive, "-device".to_owned(), format!("virtio-blk-pci,drive={id},serial={id}")]
     };
+    let words = std::fs::read_to_string(kernel().join("cmdline")).unwrap();
+    let words = format!("console=ttyS0 quiet loglevel=4 panic=-1 shardplane.hostname=before-config {words}");
     let mut machine = Command::new(EMULATOR);
     machine
         .args([
@@ -91,7 +93,7 @@ fn machine(image: &Path, dir: &Path, number: u8) -> Command {
         .arg(kernel().join("vmlinuz"))
         .arg("-initrd")
         .arg(kernel().join("initramfs"))
-        .args(["-append", "console=ttyS0 quiet loglevel=4 panic=-1 shardplane.hostname=before-config"])
+        .args(["-append", words.trim()])
         .args(disk("root", image, ",readonly=on"))
         .args(disk("data", &dir.join("volume"), ""))
         .args(["-netdev", &format!("tap,id=card,ifname={port},script=no,downscript=no")])

@@ -40,12 +40,16 @@ impl Vm {
             let _absent = fs::remove_file(stale);
         }
         let listener = UnixListener::bind("/run/vsock_1024").context("listen for the supervisor")?;
+        let words = fs::read_to_string("/machine/kernel/cmdline").context("read the kernel's words")?;
+        let words = words.trim();
         let started = Instant::now();
         let mut process = Command::new("/usr/bin/cloud-hypervisor")
             .args(["--api-socket", API])
             .args(["--kernel", "/machine/kernel/vmlinuz", "--initramfs", "/machine/kernel/initramfs"])
             .arg("--cmdline")
-            .arg(format!("console=ttyS0 quiet loglevel=4 panic=-1 shardplane.hostname=nested-0 {more}"))
+            .arg(format!(
+                "console=ttyS0 quiet loglevel=4 panic=-1 shardplane.hostname=nested-0 {words} {more}"
+            ))
             .args(["--cpus", "boot=1", "--memory", "size=256M"])
             .args(["--disk", "path=/machine/image.erofs,readonly=on,serial=root,image_type=raw"])
             .arg("path=/dev/vdc,serial=data,image_type=raw")

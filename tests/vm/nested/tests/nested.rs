@@ -74,7 +74,7 @@ fn host_disk(dir: &Path, vmm: &Path) -> PathBuf {
     install(&host_program(), &root.join("sbin/shardplane-supervisor"));
     copy_linked(vmm, &root);
     let built = Path::new(REPOSITORY).join("images/out");
-    for file in ["kernel/vmlinuz", "kernel/initramfs"] {
+    for file in ["kernel/vmlinuz", "kernel/initramfs", "kernel/cmdline"] {
         install(&built.join(file), &root.join("machine").join(file));
     }
     let image = fs::read_dir(&built).unwrap().map(|entry| entry.unwrap().path());
@@ -115,6 +115,9 @@ fn a_virtual_machine_under_cloud_hypervisor_serves_and_turns_itself_off() {
         let drive = format!("id={id},file={},format=raw,if=none{more}", file.display());
         ["-drive".to_owned(), drive, "-device".to_owned(), format!("virtio-blk-pci,drive={id}")]
     };
+    let words = fs::read_to_string(host_kernel.join("kernel/cmdline")).unwrap();
+    let words =
+        format!("console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off shardplane.hostname=host {words}");
     let output = Command::new("timeout")
         .args([SECONDS, "qemu-system-x86_64", "-accel", "tcg,tb-size=512", "-machine", "q35", "-cpu", "max"])
         .args(["-smp", "1", "-m", "1024", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
@@ -122,7 +125,7 @@ fn a_virtual_machine_under_cloud_hypervisor_serves_and_turns_itself_off() {
         .arg(host_kernel.join("kernel/vmlinuz"))
         .arg("-initrd")
         .arg(host_kernel.join("kernel/initramfs"))
-        .args(["-append", "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off shardplane.hostname=host"])
+        .args(["-append", words.trim()])
         .args(drive("root", &disk, ",readonly=on"))
         .args(drive("data", &data, ""))
         .args(drive("volume", &volume, ""))
