@@ -33,13 +33,22 @@ pub fn tell() -> anyhow::Result<()> {
     vm.report("the last report", |report| report.state() == EngineState::Stopped)?;
     ended(vm, "its supervisor was told to stop")?;
 
-    let mut vm = boot("second", "clocksource=kvm-clock")?;
+    let mut vm = boot("second", "clocksource=kvm-clock unknown_nmi_panic")?;
     vm.send(to_guest::Body::Config(config()))?;
     let report = vm.report("a running engine", |report| report.state() == EngineState::Running)?;
     ensure!(report.engine_starts == 1, "started {} times", report.engine_starts);
     ensure!(ask("PING")? == "+PONG", "the engine answers over the same volume");
     // By the other clock that a guest of KVM may have.
     stood_still(&mut vm)?;
+
+    // A kernel that panics starts over: it neither hangs nor stays away.
+    vm.call("vm.nmi")?;
+    vm.comes_again()?;
+    println!("nested: the machine started over after a panic of its kernel");
+    vm.send(to_guest::Body::Config(config()))?;
+    let report = vm.report("a running engine", |report| report.state() == EngineState::Running)?;
+    ensure!(report.engine_starts == 1, "started {} times since the boot", report.engine_starts);
+
     vm.call("vm.power-button")?;
     vm.report("the last report", |report| report.state() == EngineState::Stopped)?;
     ensure!(console().contains("power button pressed"), "the machine heard its button");

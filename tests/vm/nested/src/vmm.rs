@@ -29,6 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(240);
 /// A machine that runs.
 pub struct Vm {
     process: Child,
+    listener: UnixListener,
     link: UnixStream,
     said: Receiver<from_guest::Body>,
 }
@@ -60,17 +61,15 @@ impl Vm {
             .context("run cloud-hypervisor")?;
         let link = accept(&listener, &mut process)?;
         let took = started.elapsed();
-        let (tell, said) = channel();
-        let mut from = link.try_clone().context("read the link")?;
-        thread::spawn(move || {
-            // Ends with the link.
-            while let Ok(body) = receive(&mut from) {
-                if tell.send(body).is_err() {
-                    return;
-                }
-            }
-        });
-        Ok((Self { process, link, said }, took))
+        let said = listen_to(&link)?;
+        Ok((Self { process, listener, link, said }, took))
+    }
+
+    /// Waits until a supervisor comes anew: the machine started over.
+    pub fn comes_again(&mut self) -> anyhow::Result<()> {
+        self.link = accept(&self.listener, &mut self.process)?;
+        self.said = listen_to(&self.link)?;
+        Ok(())
     }
 
     /// Says something to the supervisor.
@@ -125,6 +124,20 @@ impl Vm {
         until("the end of cloud-hypervisor", || self.process.try_wait().transpose())?
             .context("wait for cloud-hypervisor")
     }
+}
+
+fn listen_to(link: &UnixStream) -> anyhow::Result<Receiver<from_guest::Body>> {
+    let (tell, said) = channel();
+    let mut from = link.try_clone().context("read the link")?;
+    thread::spawn(move || {
+        // Ends with the link.
+        while let Ok(body) = receive(&mut from) {
+            if tell.send(body).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(said)
 }
 
 fn accept(listener: &UnixListener, process: &mut Child) -> anyhow::Result<UnixStream> {
