@@ -4,7 +4,7 @@
 //! vhost-device-vsock, which carries a vsock without the host's kernel, everything that a supervisor says.
 
 use std::{
-    io::Write as _,
+    io::{Read as _, Write as _},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -104,6 +104,12 @@ fn machine(image: &Path, dir: &Path, number: u8) -> Command {
 fn press_power_button(dir: &Path) {
     let mut monitor = UnixStream::connect(dir.join("monitor")).unwrap();
     monitor.write_all(b"system_powerdown\n").unwrap();
+    // It prompts at first and after each command. One that is left alone before forgets the command.
+    let (mut said, mut byte) = (Vec::new(), [0]);
+    while said.windows(6).filter(|window| window == b"(qemu)").count() < 2 {
+        monitor.read_exact(&mut byte).unwrap();
+        said.extend(byte);
+    }
 }
 
 fn console(dir: &Path) -> String {
