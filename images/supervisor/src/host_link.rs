@@ -1,35 +1,84 @@
 //! The one connection to the host: dials, frames, redials for ever.
 //!
-//! In: the path of the host's unix socket. Out: [`LinkEvent`]s; each connection comes with a queue of its own for what
+//! In: where the host listens. Out: [`LinkEvent`]s; each connection comes with a queue of its own for what
 //! the guest says, so that nothing meant for a dead connection is sent on the next. Run as a task by `run`.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    fmt, io,
+    os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use bytes::Bytes;
 use futures::{SinkExt as _, StreamExt as _};
-use nix::sys::socket::{setsockopt, sockopt::SndBuf};
+use nix::{
+    libc::linger,
+    sys::socket::{
+        setsockopt,
+        sockopt::{Linger, SndBuf},
+    },
+};
 use prost::Message as _;
 use shardplane_proto::{
     MAX_GUEST_FRAME,
     v1::{FromGuest, ToGuest},
 };
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::UnixStream,
     sync::mpsc::{self, Receiver, Sender},
     time::{sleep, timeout},
 };
 use tokio_util::codec::LengthDelimitedCodec;
+use tokio_vsock::{VMADDR_CID_HOST, VsockAddr, VsockStream};
+
+/// The vsock port of the host's agent.
+const VSOCK_PORT: u32 = 1024;
 
 /// Frames that may wait for a slow host: all kept outcomes and some reports.
 const QUEUE: usize = 512;
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
 /// A host that takes nothing for so long is given up.
 const WRITE_DEADLINE: Duration = Duration::from_secs(5);
-/// Small, so that a host that stopped reading is noticed after seconds of reports, not after minutes.
+/// Small, so that a host that stopped reading is noticed after seconds of reports, not after minutes. A vsock has no such buffer: what the
+/// VMM takes for the host, 256 KiB, counts as sent.
 const SEND_BUFFER: usize = 8 << 10;
+/// Seconds that the close of a vsock waits at most until the VMM has handed on what was sent last.
+const LINGER: i32 = 1;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Where the host listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Host {
+    /// At a socket in this machine's file system.
+    Unix(PathBuf),
+    /// Outside of this virtual machine.
+    Vsock,
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "{}", path.display()),
+            Self::Vsock => write!(f, "vsock port {VSOCK_PORT}"),
+        }
+    }
+}
+
+/// A connection of either kind.
+trait Stream: AsyncRead + AsyncWrite + AsFd + Send + Unpin {}
+impl Stream for UnixStream {}
+impl Stream for VsockStream {}
+
+async fn dial(host: &Host) -> io::Result<Box<dyn Stream>> {
+    Ok(match host {
+        Host::Unix(path) => Box::new(UnixStream::connect(path).await?),
+        Host::Vsock => Box::new(VsockStream::connect(VsockAddr::new(VMADDR_CID_HOST, VSOCK_PORT)).await?),
+    })
+}
 
 /// What the link tells the loop.
 pub enum LinkEvent {
@@ -42,10 +91,10 @@ pub enum LinkEvent {
 }
 
 /// Keeps a connection to `host` until the loop is gone or drops the queue of a connection.
-pub async fn keep(host: PathBuf, events: Sender<LinkEvent>) {
+pub async fn keep(host: Host, events: Sender<LinkEvent>) {
     let mut pause = FIRST_PAUSE;
     loop {
-        match timeout(CONNECT_DEADLINE, UnixStream::connect(&host)).await {
+        match timeout(CONNECT_DEADLINE, dial(&host)).await {
             Ok(Ok(stream)) => {
                 pause = FIRST_PAUSE;
                 let (queue, outgoing) = mpsc::channel(QUEUE);
@@ -60,8 +109,8 @@ pub async fn keep(host: PathBuf, events: Sender<LinkEvent>) {
                     return;
                 }
             }
-            Ok(Err(error)) => tracing::debug!(host = %host.display(), %error, "host not reached"),
-            Err(_) => tracing::debug!(host = %host.display(), "host did not accept in time"),
+            Ok(Err(error)) => tracing::debug!(%host, %error, "host not reached"),
+            Err(_) => tracing::debug!(%host, "host did not accept in time"),
         }
         sleep(pause).await;
         pause = longer(pause);
@@ -74,12 +123,13 @@ fn longer(pause: Duration) -> Duration {
 
 /// Ends with Ok when the loop dropped its queue and everything in it was sent, or when the loop is gone.
 async fn talk(
-    stream: UnixStream,
+    stream: Box<dyn Stream>,
     mut outgoing: Receiver<FromGuest>,
     events: &Sender<LinkEvent>,
 ) -> anyhow::Result<()> {
     setsockopt(&stream, SndBuf, &SEND_BUFFER).context("make the send buffer small")?;
-    let (read, write) = stream.into_split();
+    let socket = stream.as_fd().try_clone_to_owned().context("keep the socket at hand")?;
+    let (read, write) = tokio::io::split(stream);
     let framing = LengthDelimitedCodec::builder()
         .big_endian()
         .length_field_length(4)
@@ -105,12 +155,19 @@ async fn talk(
                 .with_context(|| format!("the host took nothing for {WRITE_DEADLINE:?}"))?
                 .context("write a frame")?;
         }
-        Ok(())
+        linger_at_close(&socket)
     };
     tokio::select! {
         ended = reading => ended,
         ended = writing => ended,
     }
+}
+
+/// What was sent last is with the host when the socket is closed: a virtual machine turns itself off right after. A unix socket has
+/// delivered it already, and takes no notice.
+fn linger_at_close(socket: &OwnedFd) -> anyhow::Result<()> {
+    let wait = linger { l_onoff: 1, l_linger: LINGER };
+    setsockopt(socket, Linger, &wait).context("make the close wait for the host")
 }
 
 #[cfg(test)]
@@ -134,7 +191,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("host.sock");
         let (events, mut seen) = mpsc::channel(8);
-        let link = tokio::spawn(keep(path.clone(), events));
+        let link = tokio::spawn(keep(Host::Unix(path.clone()), events));
         for _ in 0..2 {
             let _ = std::fs::remove_file(&path);
             let listener = UnixListener::bind(&path).unwrap();
@@ -171,7 +228,7 @@ mod tests {
             }
             std::future::pending::<()>().await;
         });
-        let error = talk(ours, outgoing, &events).await.unwrap_err();
+        let error = talk(Box::new(ours), outgoing, &events).await.unwrap_err();
         assert!(error.to_string().contains("took nothing"), "{error:#}");
         filling.abort();
     }

@@ -3,7 +3,7 @@
 //! In: the host's messages, signals, ends of children, answers of the engine, time. Out: reports and outcomes to the host, the
 //! engine's process. Called by `main`; returns when the engine was stopped as asked.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use shardplane_proto::v1::{FromGuest, GuestHello, ToGuest, from_guest, to_guest};
@@ -14,9 +14,16 @@ use tokio::{
 
 use crate::{
     host_link::{self, LinkEvent},
-    image, lifecycle, pid1,
+    image, lifecycle,
+    machine::Machine,
+    pid1,
     supervisor::Supervisor,
-    wake::LOOK_EVERY,
+    vm::{
+        button,
+        clock::{self, HostClock},
+        timeline::Timeline,
+    },
+    wake::{LOOK_EVERY, Wakes},
 };
 
 /// How often the engine is asked about itself; every second time a report is sent whatever it says.
@@ -27,9 +34,10 @@ const FLUSH_DEADLINE: Duration = Duration::from_secs(1);
 const INBOX: usize = 64;
 
 /// Runs the guest until it is stopped.
-pub async fn run(host: PathBuf) -> anyhow::Result<()> {
+pub async fn run(machine: Machine) -> anyhow::Result<()> {
     let mut signals = pid1::signals().context("install signal handlers")?;
-    pid1::mount_missing();
+    let host = machine.host();
+    let mut around = Around::of(machine);
     pid1::confine().context("forbid new privileges")?;
     let image = image::read()?;
     let hello = GuestHello {
@@ -37,9 +45,10 @@ pub async fn run(host: PathBuf) -> anyhow::Result<()> {
         engine: image.engine.clone(),
         engine_version: image.version.clone(),
     };
+    tracing::info!(%host, "supervisor {} of {} {}", hello.supervisor_version, image.engine, image.version);
     let (events, mut inbox) = mpsc::channel(INBOX);
     let link = tokio::spawn(host_link::keep(host, events));
-    let mut supervisor = Supervisor::new(image);
+    let mut supervisor = Supervisor::new(image, Wakes::by(around.clock.take()));
     let mut ticks = interval(POLL);
     let mut looks = interval(LOOK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -52,7 +61,10 @@ pub async fn run(host: PathBuf) -> anyhow::Result<()> {
             biased;
             _ = looks.tick() => supervisor.look(),
             Some(event) = inbox.recv() => match event {
-                LinkEvent::Up(queue) => supervisor.connected(queue, from_guest::Body::Hello(hello.clone())),
+                LinkEvent::Up(queue) => {
+                    supervisor.connected(queue, from_guest::Body::Hello(hello.clone()));
+                    around.said_hello();
+                }
                 LinkEvent::Received(message) => received(&mut supervisor, message).await,
                 LinkEvent::Down => supervisor.disconnected(),
             },
@@ -62,6 +74,10 @@ pub async fn run(host: PathBuf) -> anyhow::Result<()> {
                 }
             }
             _ = signals.terminate.recv() => supervisor.stop(lifecycle::STOP_DEADLINE),
+            Some(()) = around.presses.recv() => {
+                tracing::info!("power button pressed");
+                supervisor.stop(lifecycle::STOP_DEADLINE);
+            }
             _ = signals.interrupt.recv() => supervisor.stop(lifecycle::STOP_DEADLINE),
             Some(ended) = supervisor.jobs.join_next() => supervisor.job_ended(ended),
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => supervisor.time_is_up().await,
@@ -82,6 +98,40 @@ pub async fn run(host: PathBuf) -> anyhow::Result<()> {
     drop(supervisor);
     let _ = timeout(FLUSH_DEADLINE, link).await;
     Ok(())
+}
+
+/// What a machine has besides its engine and its link.
+struct Around {
+    /// Presses of the power button.
+    presses: mpsc::Receiver<()>,
+    clock: Option<HostClock>,
+    /// Until the first hello.
+    boot: Option<Timeline>,
+}
+
+impl Around {
+    fn of(machine: Machine) -> Self {
+        match machine {
+            Machine::Namespaces { .. } => Self { presses: mpsc::channel(1).1, clock: None, boot: None },
+            Machine::Virtual { mut boot } => {
+                boot.reached("supervisor");
+                match HostClock::open() {
+                    Some(clock) => drop(tokio::spawn(clock::keep(clock))),
+                    None => tracing::warn!(
+                        "the host shows no clock: the wall clock of this machine drifts, and a pause is not seen"
+                    ),
+                }
+                Self { presses: button::watch(), clock: HostClock::open(), boot: Some(boot) }
+            }
+        }
+    }
+
+    fn said_hello(&mut self) {
+        if let Some(mut boot) = self.boot.take() {
+            boot.reached("hello");
+            tracing::info!("boot, since the kernel's start: {boot}");
+        }
+    }
 }
 
 async fn received(supervisor: &mut Supervisor, message: ToGuest) {

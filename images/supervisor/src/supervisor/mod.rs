@@ -86,7 +86,7 @@ pub struct Supervisor {
 
 impl Supervisor {
     /// A guest that just booted.
-    pub fn new(image: Image) -> Self {
+    pub fn new(image: Image, wakes: Wakes) -> Self {
         Self {
             jobs: JoinSet::new(),
             image,
@@ -105,7 +105,7 @@ impl Supervisor {
             latest: None,
             asked_under: 0,
             answered: Instant::now(),
-            wakes: Wakes::default(),
+            wakes,
             lease: Lease::default(),
             gate: Gate::default(),
             answered_after: Asked::default(),

@@ -7,10 +7,10 @@ use tokio::{sync::mpsc::Sender, time::Instant};
 
 use super::Supervisor;
 use crate::{
+    boot_time::boot_time,
     bounded::bounded,
     lifecycle::{self, Phase},
     run::message,
-    wake,
 };
 
 impl Supervisor {
@@ -86,7 +86,7 @@ impl Supervisor {
         let report = self.report();
         self.sent =
             Some((skeleton(&report), self.latest.as_ref().map(|r| r.meaning.clone()).unwrap_or_default()));
-        let boot_ms = u64::try_from(wake::boot_time().as_millis()).unwrap_or(u64::MAX);
+        let boot_ms = u64::try_from(boot_time().as_millis()).unwrap_or(u64::MAX);
         self.send(Body::Report(GuestReport { boot_ms, ..report }));
     }
 

@@ -11,7 +11,7 @@ use super::{
     InForce, Supervisor,
     jobs::{Job, in_time},
 };
-use crate::{engine::EngineError, lease::Copies, wake};
+use crate::{boot_time::boot_time, engine::EngineError, lease::Copies};
 
 /// A hold ends by itself after that, should this process be gone.
 const HOLD: Duration = Duration::from_secs(10);
@@ -48,7 +48,7 @@ impl Supervisor {
             .latest
             .as_ref()
             .map(|report| Copies { live: report.live_copies, read_only: report.read_only });
-        if self.lease.look(wake::boot_time(), copies) {
+        if self.lease.look(boot_time(), copies) {
             tracing::warn!("{}", self.lease.text());
             self.tell_writes();
         }
@@ -56,7 +56,7 @@ impl Supervisor {
 
     /// What the host grants.
     pub fn granted(&mut self, lease: &GuestLease) {
-        if self.lease.grant(lease, wake::boot_time()) {
+        if self.lease.grant(lease, boot_time()) {
             tracing::info!("the host has granted its lease anew: writes are taken again");
             self.tell_writes();
         }

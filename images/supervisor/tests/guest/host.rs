@@ -58,6 +58,8 @@ pub struct Guest {
     pub booted: Instant,
     /// Whether a guest that stood still gets its host's word at once, as on a busy machine it may.
     pub confirms: Arc<AtomicBool>,
+    /// Where this host listens.
+    socket: PathBuf,
     writer: Writer,
     host: JoinHandle<()>,
 }
@@ -88,12 +90,8 @@ impl Guest {
         for name in ["data", "host"] {
             std::fs::create_dir_all(dir.join(name)).unwrap();
         }
-        let said = Arc::new(Mutex::new(Said::default()));
-        let writer = Arc::default();
-        let confirms = Arc::new(AtomicBool::new(true));
-        let host = listen(dir, &said, &writer, &confirms);
-        let booted = Instant::now();
-        let launcher = Command::new("unshare")
+        let mut launch = Command::new("unshare");
+        launch
             .args([
                 "--mount",
                 "--pid",
@@ -111,12 +109,22 @@ impl Guest {
                 ("DIR", dir),
                 ("IMAGE", image),
                 ("SUPERVISOR", Path::new(env!("CARGO_BIN_EXE_shardplane-supervisor"))),
-            ])
-            .spawn()
-            .unwrap();
-        let guest = Self { number, dir: dir.to_owned(), said, launcher, booted, confirms, writer, host };
+            ]);
+        let guest = Self::launch(launch, &dir.join("host/host.sock"), dir, number);
         guest.plug().await;
         guest
+    }
+
+    /// Runs what makes a machine, whose supervisor comes to this socket.
+    pub fn launch(mut launch: Command, socket: &Path, dir: &Path, number: u8) -> Self {
+        let said = Arc::new(Mutex::new(Said::default()));
+        let writer = Arc::default();
+        let confirms = Arc::new(AtomicBool::new(true));
+        let host = listen(socket, &said, &writer, &confirms);
+        let (dir, socket) = (dir.to_owned(), socket.to_owned());
+        let booted = Instant::now();
+        let launcher = launch.spawn().unwrap();
+        Self { number, dir, said, launcher, booted, confirms, socket, writer, host }
     }
 
     /// Gives the guest its card, once it has a network namespace of its own.
@@ -144,7 +152,7 @@ impl Guest {
     pub async fn restart_host(&mut self) {
         self.host.abort();
         *self.writer.lock().await = None;
-        self.host = listen(&self.dir, &self.said, &self.writer, &self.confirms);
+        self.host = listen(&self.socket, &self.said, &self.writer, &self.confirms);
     }
 
     pub fn address(&self) -> String {
@@ -290,14 +298,13 @@ fn child(pid: i32) -> Option<i32> {
 type Writer = Arc<tokio::sync::Mutex<Option<OwnedWriteHalf>>>;
 
 fn listen(
-    dir: &Path,
+    socket: &Path,
     said: &Arc<Mutex<Said>>,
     writer: &Writer,
     confirms: &Arc<AtomicBool>,
 ) -> JoinHandle<()> {
-    let socket = dir.join("host/host.sock");
-    let _ = std::fs::remove_file(&socket);
-    let listener = UnixListener::bind(&socket).unwrap();
+    let _ = std::fs::remove_file(socket);
+    let listener = UnixListener::bind(socket).unwrap();
     let (said, writer, confirms) = (said.clone(), writer.clone(), confirms.clone());
     tokio::spawn(async move {
         loop {
@@ -330,8 +337,13 @@ fn listen(
 }
 
 /// Waits for a fact.
-pub async fn until<T>(what: &str, mut fact: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+pub async fn until<T>(what: &str, fact: impl FnMut() -> Option<T>) -> T {
+    until_within(PATIENCE, what, fact).await
+}
+
+/// Waits for a fact of something slow.
+pub async fn until_within<T>(patience: Duration, what: &str, mut fact: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + patience;
     loop {
         if let Some(found) = fact() {
             return found;

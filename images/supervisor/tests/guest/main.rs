@@ -24,6 +24,7 @@ mod load;
 mod parameters;
 mod slots;
 mod suspended;
+mod virtual_machine;
 use host::{Guest, PASSWORD, client, config_of, ip, other_primary, until};
 
 const INSIDE: &str = "SHARDPLANE_GUEST_TEST";
