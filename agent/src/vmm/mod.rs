@@ -3,10 +3,14 @@
 //! In: a [`MachineSpec`]. Out: a process that is the machine: its death is the machine's death, and nothing of it outlives
 //! that process. Called by the machine owners, by adoption and by sweep. `namespace` is for hosts, `fake` for tests.
 
+pub mod cgroup;
 pub mod console;
 #[cfg(test)]
 pub mod fake;
+pub mod launching;
 pub mod namespace;
+pub mod process;
+pub mod procfs;
 
 use std::{io, path::PathBuf};
 

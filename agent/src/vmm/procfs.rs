@@ -1,6 +1,6 @@
 //! What `/proc` says: start times, tags, and which tagged processes are machines.
 //!
-//! In: a `/proc`. Out: [`Seen`] for one number, [`Found`] for all of this host's. Called by the namespace VMM.
+//! In: a `/proc`. Out: [`Seen`] for one number, [`Found`] for all of this host's. Called by the VMMs.
 
 use std::{
     fs, io,
