@@ -91,7 +91,7 @@ pub struct Shared {
     pub host: HostId,
     /// This boot of it.
     pub boot_id: String,
-    /// Folder with one folder a machine: `host.sock` is in it.
+    /// Folder with one folder a machine, which holds the socket that its guest dials.
     pub machines_dir: PathBuf,
     /// How machines are run.
     pub vmm: Arc<dyn Vmm>,
@@ -147,7 +147,8 @@ impl Machine {
         std::fs::create_dir_all(&dir)?;
         let of = Arc::clone(&shared);
         let may_write = Box::new(move |report: &v1::GuestReport| of.may_write(id, report));
-        let link = GuestLink::listen(&dir.join("host.sock"), id, Arc::clone(&shared.board), may_write)?;
+        let socket = shared.vmm.guest_socket(id, &dir)?;
+        let link = GuestLink::listen(&dir, &socket, id, Arc::clone(&shared.board), may_write)?;
         let (desired, wanted) = watch::channel(desired);
         let owner = owner::Owner::new(id, shared, link, wanted, running);
         Ok(Self { desired, owner: tokio::spawn(owner.run()) })

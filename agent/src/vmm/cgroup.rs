@@ -96,6 +96,14 @@ impl Cgroups {
         }
     }
 
+    /// The same where something else limits I/O.
+    pub fn condition_without_io(&self) -> Option<v1::HostCondition> {
+        match self {
+            Self::Enforced { .. } => None,
+            Self::Absent { .. } => self.condition(),
+        }
+    }
+
     /// Makes the machine's group with its limits; `None` when limits are not enforced. `overhead_mib` is the memory that
     /// the way it is run needs on top of the machine's own.
     ///

@@ -54,7 +54,7 @@ pub fn main() -> ExitCode {
 
 fn launch(spec: &LaunchSpec) -> Result<ProcessId, Failure> {
     launching::detach(spec.cgroup.as_deref())?;
-    launching::enter_netns(&spec.machine.netns)?;
+    launching::enter_netns(&spec.machine.nic.netns)?;
     unshare(CloneFlags::CLONE_NEWNS).step(|| "make a mount namespace".into())?;
     launching::mount(None, Path::new("/"), None, MsFlags::MS_REC | MsFlags::MS_PRIVATE, "")?;
     rootfs::build(spec)?;

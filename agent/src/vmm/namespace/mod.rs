@@ -22,8 +22,11 @@ use shardplane_proto::{
 
 use self::launch::LaunchSpec;
 use super::{
-    Found, MachineSpec, StartError, Verdict, Vmm, cgroup::Cgroups, console::Console, judge, launching,
-    process, procfs::Procfs,
+    Found, FoundKind, GuestSocket, MachineSpec, StartError, Verdict, Vmm,
+    cgroup::Cgroups,
+    console::Console,
+    judge, launching, process,
+    procfs::{Form, Procfs},
 };
 use crate::ledger::{ProcessId, Run};
 
@@ -54,14 +57,6 @@ impl NamespaceVmm {
         Ok(Self { host, boot_id, stage, procfs: Procfs::default(), cgroups: Cgroups::detect(host) })
     }
 
-    /// Removes the host's cgroup; every machine must be gone.
-    ///
-    /// # Errors
-    /// When one is not.
-    pub fn release_all(&self) -> io::Result<()> {
-        self.cgroups.release_all()
-    }
-
     async fn launch(&self, spec: &MachineSpec) -> Result<ProcessId, StartError> {
         let prepared = self.cgroups.prepare(spec.tag.instance, &spec.limits, OVERHEAD_MIB);
         let cgroup = prepared.map_err(|error| StartError::Step {
@@ -82,6 +77,10 @@ impl Vmm for NamespaceVmm {
         self.cgroups.condition().into_iter().collect()
     }
 
+    fn guest_socket(&self, _: InstanceId, machine_dir: &Path) -> io::Result<GuestSocket> {
+        Ok(GuestSocket { path: machine_dir.join("host.sock"), owner: None })
+    }
+
     fn start<'a>(&'a self, spec: &'a MachineSpec) -> BoxFuture<'a, Result<ProcessId, StartError>> {
         async move {
             match tokio::time::timeout(LAUNCH_DEADLINE, self.launch(spec)).await {
@@ -96,7 +95,16 @@ impl Vmm for NamespaceVmm {
     }
 
     fn find(&self) -> io::Result<Vec<Found>> {
-        self.procfs.find(self.host)
+        let tagged = self.procfs.find(self.host)?;
+        let kind = |form| match form {
+            // A VMM that ran here before the configuration was changed is a machine all the same.
+            Form::Init | Form::Vmm => FoundKind::Machine,
+            Form::Launcher => FoundKind::Launcher,
+        };
+        Ok(tagged
+            .iter()
+            .map(|one| Found { tag: one.tag, process: one.process, kind: kind(one.form) })
+            .collect())
     }
 
     fn inspect(&self, instance: InstanceId, run: &Run) -> io::Result<Verdict> {
@@ -111,7 +119,7 @@ impl Vmm for NamespaceVmm {
         process::death(self.procfs.clone(), process)
     }
 
-    fn console(&self, process: ProcessId) -> Option<Console> {
+    fn console(&self, _: InstanceId, process: ProcessId) -> Option<Console> {
         // What the machine has as its standard error may be anything by now: nothing here may block, and only a file counts.
         let opened = std::fs::File::options()
             .read(true)
@@ -126,11 +134,19 @@ impl Vmm for NamespaceVmm {
         console.filter(|_| same)
     }
 
+    fn press_power_button(&self, _: InstanceId) -> BoxFuture<'_, bool> {
+        async { false }.boxed()
+    }
+
     fn kill(&self, process: ProcessId) -> io::Result<()> {
         process::kill(&self.procfs, process)
     }
 
     fn release(&self, instance: InstanceId) -> io::Result<()> {
         self.cgroups.release(instance)
+    }
+
+    fn release_all(&self) -> io::Result<()> {
+        self.cgroups.release_all()
     }
 }
