@@ -28,12 +28,7 @@ impl Owner {
             hostname: spec.hostname.clone(),
             image,
             volume,
-            nic: Nic {
-                netns: port.netns,
-                interface: port.interface,
-                mac: assignment.nic.mac.clone(),
-                mtu: assignment.nic.mtu,
-            },
+            nic: Nic { netns: port.netns, interface: port.interface, mac: assignment.nic.mac.clone() },
             host_dir: shared.machines_dir.join(self.id.to_string()),
             limits: Limits {
                 vcpus: spec.vcpus,

@@ -5,7 +5,7 @@
 
 mod vm;
 
-use std::{fs, io, path::Path};
+use std::{fs, io, os::fd::AsRawFd as _, path::Path};
 
 use anyhow::Context as _;
 use shardplane_proto::v1;
@@ -75,7 +75,7 @@ pub struct CannotRun(Vec<String>);
 pub fn look(config: &Config) -> Vec<Finding> {
     let mut findings = basics(config);
     findings.push(underlay(config));
-    findings.extend(cgroups());
+    findings.push(cgroups());
     findings.push(disk(config));
     findings.extend(match config.vmm {
         VmmKind::Namespace => namespaces(),
@@ -168,9 +168,14 @@ fn underlay(config: &Config) -> Finding {
             format!("no device has the address {address}: set underlay_ipv4, or the address"),
         );
     };
-    let mtu = fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok();
-    let Some(mtu) = mtu.and_then(|text| text.trim().parse::<u32>().ok()) else {
-        return Finding::warn("underlay", format!("{address} is on {name}, whose MTU cannot be read"));
+    let mtu = match mtu_of(&name) {
+        Ok(mtu) => mtu,
+        Err(error) => {
+            return Finding::warn(
+                "underlay",
+                format!("cannot read the MTU of {name}, which has {address}: {error}"),
+            );
+        }
     };
     let of_machines = config.mtu.unwrap_or_else(|| mtu.saturating_sub(crate::network::VXLAN_OVERHEAD));
     let text = format!("{address} is on {name} with MTU {mtu}; machines have {of_machines}");
@@ -186,18 +191,36 @@ fn underlay(config: &Config) -> Finding {
     Finding::ok("underlay", text)
 }
 
-fn cgroups() -> Option<Finding> {
+/// Not from `/sys`, which may show the devices of another network namespace.
+#[allow(unsafe_code)]
+fn mtu_of(name: &str) -> io::Result<u32> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
+    // SAFETY: all zeros is a valid ifreq.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from.cast_signed();
+    }
+    // SAFETY: the descriptor is open and the request outlives the call.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has filled in this field.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    u32::try_from(mtu).map_err(io::Error::other)
+}
+
+fn cgroups() -> Finding {
     let roots = [Path::new("/sys/fs/cgroup"), Path::new("/sys/fs/cgroup/unified")];
     let found = roots.iter().find_map(|root| fs::read_to_string(root.join("cgroup.controllers")).ok());
     let has =
         |name: &str| found.as_ref().is_some_and(|text| text.split_ascii_whitespace().any(|one| one == name));
-    Some(if has("cpu") && has("memory") {
+    if has("cpu") && has("memory") {
         Finding::ok("cgroup v2", found.unwrap_or_default().trim())
     } else {
         let text = "cgroup v2 with the controllers cpu and memory is not mounted: machines run without limits; boot with \
                     systemd.unified_cgroup_hierarchy=1";
         Finding::warn("cgroup v2", text)
-    })
+    }
 }
 
 fn disk(config: &Config) -> Finding {

@@ -207,11 +207,11 @@ pub fn limit_resources() -> Result<(), Failure> {
     setrlimit(Resource::Core, none).step(|| "forbid core dumps".into())
 }
 
-/// Gives up every capability but these, for good.
-pub fn keep_capabilities(kept: CapabilitySet) -> Result<(), Failure> {
+/// Gives up every capability but `kept`. Those in `bound` are all that a program run from here on can ever have.
+pub fn keep_capabilities(bound: CapabilitySet, kept: CapabilitySet) -> Result<(), Failure> {
     for number in 0..63 {
         let capability = CapabilitySet::from_bits_retain(1 << number);
-        if kept.contains(capability) {
+        if bound.contains(capability) {
             continue;
         }
         match rustix::thread::remove_capability_from_bounding_set(capability) {

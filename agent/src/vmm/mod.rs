@@ -56,8 +56,6 @@ pub struct Nic {
     pub interface: String,
     /// MAC of the machine.
     pub mac: String,
-    /// MTU of the machine in bytes.
-    pub mtu: u32,
 }
 
 /// Where a guest finds the agent.

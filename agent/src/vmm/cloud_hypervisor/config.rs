@@ -88,6 +88,8 @@ struct Disk {
     num_queues: u32,
     /// A power of two.
     queue_size: u32,
+    /// Room that the guest gives back is given back to the host.
+    sparse: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     rate_limiter_config: Option<RateLimiter>,
 }
@@ -120,7 +122,7 @@ struct Console {
 struct Vsock {
     id: &'static str,
     cid: u32,
-    socket: &'static str,
+    socket: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -135,7 +137,7 @@ pub struct NetConfig {
     id: &'static str,
     /// Told, or it would be drawn at random at every start.
     mac: String,
-    mtu: u32,
+    // No MTU: the VMM would set it on the tap too, which it has no right to. It tells the guest that of the tap.
     /// One for each direction: the tap has a single queue.
     num_queues: u32,
     queue_size: u32,
@@ -194,6 +196,7 @@ impl VmConfig {
             serial: id,
             num_queues: 1,
             queue_size: 128,
+            sparse: !readonly,
             rate_limiter_config,
         };
         let limiter = (limits.iops > 0)
@@ -215,7 +218,8 @@ impl VmConfig {
             serial: Console { mode: "Socket", socket: Some(files::SERIAL) },
             // Left out it would be the VMM's terminal.
             console: Console { mode: "Off", socket: None },
-            vsock: Vsock { id: "vsock", cid: GUEST_CID, socket: files::VSOCK },
+            // With its folder, in which Landlock then lets the VMM make it: a bare name has none.
+            vsock: Vsock { id: "vsock", cid: GUEST_CID, socket: format!("./{}", files::VSOCK) },
             platform: Platform { uuid: system_uuid(spec.tag.uuid) },
             pvpanic: true,
             landlock_enable: true,
@@ -226,7 +230,7 @@ impl VmConfig {
 impl NetConfig {
     /// Describes the one network card of a machine.
     pub fn new(spec: &MachineSpec) -> Self {
-        Self { id: "eth0", mac: spec.nic.mac.clone(), mtu: spec.nic.mtu, num_queues: 2, queue_size: 256 }
+        Self { id: "eth0", mac: spec.nic.mac.clone(), num_queues: 2, queue_size: 256 }
     }
 }
 

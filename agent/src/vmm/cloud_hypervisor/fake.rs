@@ -38,7 +38,6 @@ pub fn spec() -> MachineSpec {
             netns: "/run/netns/vpc".into(),
             interface: "spp000000000002".into(),
             mac: "02:00:00:00:00:05".into(),
-            mtu: 1450,
         },
         host_dir: "/run/machines/2".into(),
         limits: Limits { vcpus: 2, vcpu_share: 50, memory_mib: 256, iops: 750 },

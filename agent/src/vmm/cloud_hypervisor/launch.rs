@@ -166,14 +166,12 @@ fn hand_over(fd: BorrowedFd<'_>, number: i32) -> Result<(), Failure> {
 }
 
 fn become_nobody(uid: u32) -> Result<(), Failure> {
-    let kept = CapabilitySet::SETUID | CapabilitySet::SETGID;
-    launching::keep_capabilities(kept)?;
+    launching::keep_capabilities(CapabilitySet::empty(), CapabilitySet::SETUID | CapabilitySet::SETGID)?;
     unistd::setgroups(&[]).step(|| "leave all groups".into())?;
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
     unistd::setresgid(group, group, group).step(|| format!("become group {uid}"))?;
     // Takes the last capabilities along.
     unistd::setresuid(user, user, user).step(|| format!("become user {uid}"))?;
-    launching::keep_capabilities(CapabilitySet::empty())?;
     prctl::set_no_new_privs().step(|| "forbid new privileges".into())
 }
 

@@ -298,7 +298,8 @@ impl Vmm for CloudHypervisorVmm {
         let events = events.filter(|_| self.is_still(process)).map(Events::new);
         let last = LastEvents::default();
         let serial = self.vm_dir(instance).join(files::SERIAL);
-        let follower = tokio::spawn(watch::follow(instance, serial, log, events, last.clone()));
+        let follower =
+            tokio::spawn(watch::follow(instance, serial, log, events, last.clone(), self.death(process)));
         Some(Console::of_vmm(file, OfVmm { log: self.log_of(process), events: last, follower }))
     }
 

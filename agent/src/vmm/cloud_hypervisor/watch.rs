@@ -7,13 +7,18 @@
 use std::{
     fs::File,
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
+use futures::future::BoxFuture;
 use shardplane_proto::ids::InstanceId;
-use tokio::{io::AsyncReadExt as _, net::UnixStream, time::sleep};
+use tokio::{
+    io::AsyncReadExt as _,
+    net::UnixStream,
+    time::{sleep, timeout},
+};
 
 use super::event::{Event, Events};
 
@@ -23,6 +28,8 @@ const LONGEST: u64 = 256 << 10;
 const KEPT: u64 = 64 << 10;
 /// How often events are looked for: nothing waits for them.
 const EVENT_POLL: Duration = Duration::from_secs(1);
+/// How soon a serial port that was closed is looked for again.
+const RECONNECT: Duration = Duration::from_millis(50);
 /// How many of the last events are remembered.
 const REMEMBERED: usize = 4;
 
@@ -50,19 +57,16 @@ impl LastEvents {
     }
 }
 
-/// Follows one machine until its serial port is closed for good.
+/// Follows one machine until its `death`, and reads what it wrote until then.
 pub async fn follow(
     instance: InstanceId,
     serial: PathBuf,
     mut log: File,
     mut events: Option<Events>,
     last: LastEvents,
+    death: BoxFuture<'static, ()>,
 ) {
-    let drained = async {
-        if let Err(error) = drain(&serial, &mut log).await {
-            tracing::warn!(%instance, %error, "the machine's console is not kept any more");
-        }
-    };
+    let drained = drain(instance, &serial, &mut log, death);
     let mut look = || {
         let read = events.as_mut().map_or_else(|| Ok(Vec::new()), Events::read);
         match read {
@@ -80,12 +84,24 @@ pub async fn follow(
     look();
 }
 
-async fn drain(serial: &PathBuf, log: &mut File) -> io::Result<()> {
+/// A guest that restarts gets another serial port at the same place: an end of the stream is the machine's only when its
+/// process has ended too.
+async fn drain(instance: InstanceId, serial: &Path, log: &mut File, mut death: BoxFuture<'static, ()>) {
+    loop {
+        if let Err(error) = drain_once(serial, log).await {
+            tracing::debug!(%instance, %error, "the machine's console is looked for again");
+        }
+        if timeout(RECONNECT, &mut death).await.is_ok() {
+            return;
+        }
+    }
+}
+
+async fn drain_once(serial: &Path, log: &mut File) -> io::Result<()> {
     let mut stream = UnixStream::connect(serial).await?;
     let mut buffer = vec![0; 16 << 10];
     loop {
         match stream.read(&mut buffer).await {
-            // The VMM has ended.
             Ok(0) => return Ok(()),
             Ok(length) => append(log, buffer.get(..length).unwrap_or_default())?,
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
@@ -110,6 +126,8 @@ fn append(log: &mut File, bytes: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
 
     #[test]
@@ -137,12 +155,19 @@ mod tests {
         .unwrap();
         let events = Events::new(File::open(dir.path().join("events")).unwrap());
         let last = LastEvents::default();
-        let task = tokio::spawn(follow(InstanceId::from_u128(1), serial, log, Some(events), last.clone()));
-        let (mut stream, _) = listener.accept().await.unwrap();
-        tokio::io::AsyncWriteExt::write_all(&mut stream, b"Kernel panic\n").await.unwrap();
-        drop(stream);
+        let (died, death) = tokio::sync::oneshot::channel::<()>();
+        let death = async { death.await.unwrap_or_default() }.boxed();
+        let task =
+            tokio::spawn(follow(InstanceId::from_u128(1), serial, log, Some(events), last.clone(), death));
+        // The guest restarts in between.
+        for words in [&b"booting\n"[..], b"Kernel panic\n"] {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::io::AsyncWriteExt::write_all(&mut stream, words).await.unwrap();
+        }
+        drop(listener);
+        died.send(()).unwrap();
         task.await.unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "Kernel panic\n");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "booting\nKernel panic\n");
         assert_eq!(last.words(), "guest panic");
     }
 }

@@ -92,7 +92,7 @@ fn enter_and_exec(spec: &LaunchSpec) -> Result<Infallible, Failure> {
     launching::close_other_files()?;
     launching::limit_resources()?;
     stat::umask(stat::Mode::from_bits_truncate(0o022));
-    launching::keep_capabilities(KEPT)?;
+    launching::keep_capabilities(KEPT, KEPT)?;
     prctl::set_no_new_privs().step(|| "forbid new privileges".into())?;
     let error = Command::new(SUPERVISOR).env_clear().env(TAG_VARIABLE, spec.machine.tag.to_string()).exec();
     Err(error).step(|| format!("run {SUPERVISOR} of the image"))
