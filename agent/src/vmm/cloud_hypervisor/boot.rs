@@ -70,8 +70,7 @@ pub async fn runs(api: &Api, system_uuid: &str) -> Result<bool, ApiError> {
         Err(ApiError::Refused { .. }) => return Ok(false),
         Err(error) => return Err(error),
     };
-    let platform = info.pointer("/config/platform");
-    let uuid = platform.and_then(|platform| platform.get("system_uuid").or_else(|| platform.get("uuid")));
+    let uuid = info.pointer("/config/platform/system_uuid");
     // After a shutdown the state reads Created again: such a machine does not run.
     let state = info.get("state").and_then(Value::as_str);
     Ok(matches!(state, Some("Running" | "Paused")) && uuid.and_then(Value::as_str) == Some(system_uuid))

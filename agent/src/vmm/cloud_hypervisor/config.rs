@@ -127,7 +127,7 @@ struct Vsock {
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Platform {
-    uuid: String,
+    system_uuid: String,
 }
 
 /// The body of `vm.add-net`. Without a tap and without descriptors in the body: those come beside it, and what a body says
@@ -185,7 +185,7 @@ impl VmConfig {
         if limits.vcpus == 0 {
             return Err(NoConfig::NoVcpu);
         }
-        if hugepages && limits.memory_mib % 2 != 0 {
+        if hugepages && !limits.memory_mib.is_multiple_of(2) {
             return Err(NoConfig::Memory(limits.memory_mib));
         }
         let disk = |id, readonly, rate_limiter_config| Disk {
@@ -220,7 +220,7 @@ impl VmConfig {
             console: Console { mode: "Off", socket: None },
             // With its folder, in which Landlock then lets the VMM make it: a bare name has none.
             vsock: Vsock { id: "vsock", cid: GUEST_CID, socket: format!("./{}", files::VSOCK) },
-            platform: Platform { uuid: system_uuid(spec.tag.uuid) },
+            platform: Platform { system_uuid: system_uuid(spec.tag.uuid) },
             pvpanic: true,
             landlock_enable: true,
         })
@@ -243,10 +243,7 @@ fn differs(told: &Value, holds: &Value, path: &str) -> Result<(), String> {
     match (told, holds) {
         (Value::Object(told), Value::Object(holds)) => told.iter().try_for_each(|(key, value)| {
             let path = format!("{path}.{key}");
-            // The name under which the VMM takes a UUID is an alias of the one under which it gives it back.
-            let alias = if key == "uuid" { "system_uuid" } else { key };
-            let found = holds.get(key).or_else(|| holds.get(alias));
-            let found = found.ok_or_else(|| format!("{path} is not there"))?;
+            let found = holds.get(key).ok_or_else(|| format!("{path} is not there"))?;
             differs(value, found, &path)
         }),
         (Value::Array(told), Value::Array(holds)) if told.len() == holds.len() => {
@@ -303,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_setting_that_was_lost_or_changed_is_found() {
-        let told = json!({"a": [{"x": 1}], "platform": {"uuid": "u"}});
+        let told = json!({"a": [{"x": 1}], "platform": {"system_uuid": "u"}});
         let holds = json!({"a": [{"x": 1, "more": true}], "b": 1, "platform": {"system_uuid": "u"}});
         assert_eq!(difference(&told, &holds), None);
         let lost = json!({"a": [{}], "platform": {"system_uuid": "u"}});

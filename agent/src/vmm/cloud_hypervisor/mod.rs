@@ -15,6 +15,8 @@ mod event;
 #[cfg(test)]
 mod fake;
 pub mod launch;
+#[cfg(test)]
+mod schema;
 mod uid;
 pub mod watch;
 mod wire;
