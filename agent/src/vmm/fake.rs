@@ -143,6 +143,10 @@ impl Vmm for FakeVmm {
         Ok(found.collect())
     }
 
+    fn is_finished(&self, _: &Found) -> bool {
+        true
+    }
+
     fn inspect(&self, instance: InstanceId, run: &Run) -> io::Result<Verdict> {
         let inner = self.lock();
         let living = run.process.and_then(|process| inner.living.get(&process.pid));

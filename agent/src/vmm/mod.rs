@@ -133,6 +133,10 @@ pub trait Vmm: Send + Sync + 'static {
     /// When the search was not possible; nothing is then proved.
     fn find(&self) -> io::Result<Vec<Found>>;
 
+    /// Whether what was found is a machine that an agent has started to the end; what is not is ended at the next adoption. In
+    /// doubt it is. Blocks for up to seconds.
+    fn is_finished(&self, found: &Found) -> bool;
+
     /// Does the process recorded in the ledger still live, and is it that machine? Blocks briefly.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! What `/proc` says: start times, tags, and which tagged processes are machines.
 //!
-//! In: a `/proc`. Out: [`Seen`] for one number, [`Tagged`] for all of this host's. Called by the VMMs.
+//! In: a `/proc`. Out: [`Seen`] for one number, [`Found`] for all of this host's. Called by the VMMs.
 
 use std::{
     fs, io,
@@ -12,33 +12,11 @@ use shardplane_proto::ids::HostId;
 use crate::{
     identity::{MachineTag, TAG_VARIABLE},
     ledger::ProcessId,
-    vmm::Seen,
+    vmm::{Found, FoundKind, Seen},
 };
 
 /// The environment variable that tells a VMM from its launcher, which has the tag too.
 pub const VMM_VARIABLE: &str = "SHARDPLANE_VMM";
-
-/// A living process with a tag of this host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tagged {
-    /// The tag.
-    pub tag: MachineTag,
-    /// The process.
-    pub process: ProcessId,
-    /// What it looks like.
-    pub form: Form,
-}
-
-/// What a tagged process looks like.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    /// PID 1 of a pid namespace below the agent's.
-    Init,
-    /// A VMM.
-    Vmm,
-    /// Neither: a launcher, or a program that one runs.
-    Launcher,
-}
 
 /// A `/proc`.
 #[derive(Debug, Clone)]
@@ -67,11 +45,16 @@ impl Procfs {
         Ok(Some(Seen { start_ticks, zombie, tag }))
     }
 
+    /// Whether a process is a VMM; not when it cannot be found out.
+    pub fn is_vmm(&self, process: ProcessId) -> bool {
+        is_vmm(&self.root.join(process.pid.to_string())).unwrap_or(false)
+    }
+
     /// All living processes that are machines of `host`, or launchers of such; the oldest first.
     ///
     /// # Errors
     /// When `/proc` refuses.
-    pub fn find(&self, host: HostId) -> io::Result<Vec<Tagged>> {
+    pub fn find(&self, host: HostId) -> io::Result<Vec<Found>> {
         let own_depth = depth(&self.root.join("self"))?.unwrap_or(1);
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.root)? {
@@ -83,14 +66,14 @@ impl Procfs {
             }
             let process = ProcessId { pid, start_ticks };
             let dir = self.root.join(&name);
-            let form = match pid_inside(&dir)? {
+            let kind = match pid_inside(&dir)? {
                 // Deeper than the agent and number 1 there: the machine itself. Others down there die with it.
-                Some((level, 1)) if level > own_depth => Form::Init,
-                Some((level, _)) if level == own_depth && is_vmm(&dir)? => Form::Vmm,
-                Some((level, _)) if level == own_depth => Form::Launcher,
+                Some((level, 1)) if level > own_depth => FoundKind::Machine,
+                Some((level, _)) if level == own_depth && is_vmm(&dir)? => FoundKind::Machine,
+                Some((level, _)) if level == own_depth => FoundKind::Launcher,
                 Some(_) | None => continue,
             };
-            found.push(Tagged { tag, process, form });
+            found.push(Found { tag, process, kind });
         }
         found.sort_by_key(|one| (one.process.start_ticks, one.process.pid));
         Ok(found)
@@ -187,8 +170,11 @@ mod tests {
         let procfs = Procfs { root };
         let found = procfs.find(host).unwrap();
         let seen: Vec<_> =
-            found.iter().map(|one| (one.process.pid, one.process.start_ticks, one.form)).collect();
-        assert_eq!(seen, [(10, 100, Form::Init), (12, 120, Form::Launcher), (16, 160, Form::Vmm)]);
+            found.iter().map(|one| (one.process.pid, one.process.start_ticks, one.kind)).collect();
+        assert_eq!(
+            seen,
+            [(10, 100, FoundKind::Machine), (12, 120, FoundKind::Launcher), (16, 160, FoundKind::Machine)]
+        );
         assert_eq!(procfs.see(99).unwrap(), None);
         assert!(procfs.see(13).unwrap().unwrap().zombie);
     }

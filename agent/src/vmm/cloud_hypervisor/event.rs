@@ -7,13 +7,15 @@
 use std::{
     fmt,
     fs::File,
-    io::{self, Read as _},
+    io::{self, Read as _, Seek as _},
 };
 
 use serde::Deserialize;
 
 /// More than this is not read at once.
 const MOST_BYTES: u64 = 1 << 20;
+/// A file of which more than this was read is emptied.
+const LONGEST: u64 = 128 << 10;
 
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -49,7 +51,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// From the file's beginning.
+    /// From the beginning of a file opened for reading and writing.
     pub fn new(file: File) -> Self {
         Self { file, rest: String::new() }
     }
@@ -67,6 +69,12 @@ impl Events {
             events.extend(serde_json::from_str(one));
             self.rest = rest.to_owned();
         }
+        // It lives in memory that the VMM's log needs too. What comes in between is lost, which hurts nobody.
+        if self.file.stream_position()? > LONGEST {
+            self.file.set_len(0)?;
+            self.file.rewind()?;
+            self.rest.clear();
+        }
         Ok(events)
     }
 }
@@ -83,8 +91,8 @@ mod tests {
     #[test]
     fn events_are_read_as_they_come_also_in_halves_and_torn_ones_are_passed_over() {
         let named = tempfile::NamedTempFile::new().unwrap();
-        let mut writer = named.reopen().unwrap();
-        let mut events = Events::new(named.reopen().unwrap());
+        let mut writer = File::options().append(true).open(named.path()).unwrap();
+        let mut events = Events::new(File::options().read(true).write(true).open(named.path()).unwrap());
         let mut read = |text: &str| {
             writer.write_all(text.as_bytes()).unwrap();
             let seen = events.read().unwrap();
@@ -97,5 +105,9 @@ mod tests {
         assert_eq!(read(second), ["vm booted"]);
         let torn = format!("{first}\n\n{}", BOOTED.replace("vm", "guest").replace("booted", "panic"));
         assert_eq!(read(&torn), ["guest panic"]);
+        // A guest that restarts for ever.
+        assert_eq!(read(&BOOTED.repeat(2000)).len(), 2000);
+        assert_eq!(std::fs::metadata(named.path()).unwrap().len(), 0, "emptied");
+        assert_eq!(read(BOOTED), ["vm booted"]);
     }
 }

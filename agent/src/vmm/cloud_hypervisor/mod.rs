@@ -26,7 +26,7 @@ use std::{
     io,
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown},
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
@@ -49,10 +49,11 @@ use super::{
     cgroup::Cgroups,
     console::{Console, OfVmm},
     judge, launching, process,
-    procfs::{Form, Procfs, Tagged},
+    procfs::Procfs,
 };
 use crate::{
     config::CloudHypervisor,
+    identity::MachineTag,
     ledger::{ProcessId, Run},
     network::tap,
 };
@@ -118,6 +119,7 @@ impl CloudHypervisorVmm {
 
     async fn start_within(&self, spec: &MachineSpec) -> Result<ProcessId, StartError> {
         let instance = spec.tag.instance;
+        let began = Instant::now();
         let config = VmConfig::new(spec, self.config.hugepages)
             .map_err(|error| step("describe the machine to its VMM", error))?;
         let (dir, uid) = self.own_dir(instance).map_err(|error| step("make the machine's folder", error))?;
@@ -150,7 +152,9 @@ impl CloudHypervisorVmm {
                 (files::INITRAMFS.into(), self.config.initramfs.clone()),
             ],
         };
+        let prepared = Instant::now();
         let process = launching::run("launch-vm", spec.tag, &launch).await?;
+        let launched = Instant::now();
         let api = self.api(instance);
         let booted = boot::boot(&api, process, &config, &NetConfig::new(spec), tap).await;
         let booted = booted.and_then(|()| {
@@ -158,7 +162,12 @@ impl CloudHypervisorVmm {
                 .map_err(|error| step("note that the machine runs", error))
         });
         match booted {
-            Ok(()) => Ok(process),
+            Ok(()) => {
+                let ms = |from: Instant, to: Instant| to.duration_since(from).as_secs_f32() * 1000.0;
+                tracing::info!(%instance, "the VMM has booted: prepared in {:.1} ms, launched in {:.1} ms, booted in {:.1} ms",
+                    ms(began, prepared), ms(prepared, launched), ms(launched, Instant::now()));
+                Ok(process)
+            }
             Err(error) => {
                 let words = self.words_of_vmm(process);
                 self.end(process).await;
@@ -200,26 +209,19 @@ impl CloudHypervisorVmm {
 
     /// A VMM of ours is a machine when its machine was seen running. One that an agent left half-way is none, unless it
     /// says that its machine runs after all: a boot goes on when who asked for it is gone.
-    fn kind_of(&self, tagged: &Tagged) -> FoundKind {
-        let tag = tagged.tag;
-        match tagged.form {
-            Form::Launcher => return FoundKind::Launcher,
-            Form::Init => return FoundKind::Machine,
-            Form::Vmm => {}
-        }
+    fn was_booted(&self, tag: MachineTag, process: ProcessId) -> bool {
         let booted = fs::read_to_string(self.booted(tag.instance));
         if booted.is_ok_and(|text| text.trim() == tag.uuid.to_string()) {
-            return FoundKind::Machine;
+            return true;
         }
         match self.ask(tag.instance, &system_uuid(tag.uuid)) {
-            Ok(true) => FoundKind::Machine,
-            Ok(false) => FoundKind::Launcher,
+            Ok(runs) => runs,
             // Nobody at the socket, or another machine's VMM: this one never got as far as having one.
-            Err(api::ApiError::Unreachable { .. }) => FoundKind::Launcher,
+            Err(api::ApiError::Unreachable { .. }) => false,
             // In doubt it is a machine: those are not ended because they are slow to answer.
             Err(error) => {
-                tracing::warn!(instance = %tag.instance, pid = tagged.process.pid, "taken for a machine: {error}");
-                FoundKind::Machine
+                tracing::warn!(instance = %tag.instance, pid = process.pid, "taken for a machine: {error}");
+                true
             }
         }
     }
@@ -268,10 +270,17 @@ impl Vmm for CloudHypervisorVmm {
     }
 
     fn find(&self) -> io::Result<Vec<Found>> {
-        let tagged = self.procfs.find(self.host)?;
-        let found =
-            tagged.iter().map(|one| Found { tag: one.tag, process: one.process, kind: self.kind_of(one) });
-        Ok(found.collect())
+        self.procfs.find(self.host)
+    }
+
+    fn is_finished(&self, found: &Found) -> bool {
+        match found.kind {
+            FoundKind::Launcher => false,
+            // A namespace machine from before the configuration was changed has no VMM that could be asked.
+            FoundKind::Machine => {
+                !self.procfs.is_vmm(found.process) || self.was_booted(found.tag, found.process)
+            }
+        }
     }
 
     fn inspect(&self, instance: InstanceId, run: &Run) -> io::Result<Verdict> {
@@ -296,7 +305,8 @@ impl Vmm for CloudHypervisorVmm {
                 return None;
             }
         };
-        let events = File::open(format!("/proc/{}/fd/{EVENTS_FD}", process.pid)).ok();
+        let events = format!("/proc/{}/fd/{EVENTS_FD}", process.pid);
+        let events = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(events).ok();
         let events = events.filter(|_| self.is_still(process)).map(Events::new);
         let last = LastEvents::default();
         let serial = self.vm_dir(instance).join(files::SERIAL);

@@ -45,14 +45,18 @@ impl LastEvents {
     }
 
     fn note(&self, instance: InstanceId, events: Vec<Event>) {
-        for event in events {
-            if event.is_notable() {
-                tracing::info!(%instance, "the VMM says: {event}");
-                let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-                held.push(event);
-                let surplus = held.len().saturating_sub(REMEMBERED);
-                held.drain(..surplus);
-            }
+        let notable: Vec<_> = events.into_iter().filter(Event::is_notable).collect();
+        // A guest that restarts for ever says much, and the last of it says enough.
+        let more = notable.len().saturating_sub(REMEMBERED);
+        if more > 0 {
+            tracing::info!(%instance, "the VMM says {more} things more than these");
+        }
+        for event in notable.into_iter().skip(more) {
+            tracing::info!(%instance, "the VMM says: {event}");
+            let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            held.push(event);
+            let surplus = held.len().saturating_sub(REMEMBERED);
+            held.drain(..surplus);
         }
     }
 }
@@ -153,7 +157,8 @@ mod tests {
             "{\"source\": \"guest\", \"event\": \"panic\"}\n\n{\"source\": \"vmm\", \"event\": \"shutdown\"}\n\n",
         )
         .unwrap();
-        let events = Events::new(File::open(dir.path().join("events")).unwrap());
+        let events =
+            Events::new(File::options().read(true).write(true).open(dir.path().join("events")).unwrap());
         let last = LastEvents::default();
         let (died, death) = tokio::sync::oneshot::channel::<()>();
         let death = async { death.await.unwrap_or_default() }.boxed();

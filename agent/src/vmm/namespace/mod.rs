@@ -22,11 +22,8 @@ use shardplane_proto::{
 
 use self::launch::LaunchSpec;
 use super::{
-    Found, FoundKind, GuestSocket, MachineSpec, StartError, Verdict, Vmm,
-    cgroup::Cgroups,
-    console::Console,
-    judge, launching, process,
-    procfs::{Form, Procfs},
+    Found, FoundKind, GuestSocket, MachineSpec, StartError, Verdict, Vmm, cgroup::Cgroups, console::Console,
+    judge, launching, process, procfs::Procfs,
 };
 use crate::ledger::{ProcessId, Run};
 
@@ -95,16 +92,14 @@ impl Vmm for NamespaceVmm {
     }
 
     fn find(&self) -> io::Result<Vec<Found>> {
-        let tagged = self.procfs.find(self.host)?;
-        let kind = |form| match form {
-            // A VMM that ran here before the configuration was changed is a machine all the same.
-            Form::Init | Form::Vmm => FoundKind::Machine,
-            Form::Launcher => FoundKind::Launcher,
-        };
-        Ok(tagged
-            .iter()
-            .map(|one| Found { tag: one.tag, process: one.process, kind: kind(one.form) })
-            .collect())
+        self.procfs.find(self.host)
+    }
+
+    fn is_finished(&self, found: &Found) -> bool {
+        match found.kind {
+            FoundKind::Machine => true,
+            FoundKind::Launcher => false,
+        }
     }
 
     fn inspect(&self, instance: InstanceId, run: &Run) -> io::Result<Verdict> {

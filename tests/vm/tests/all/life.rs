@@ -40,6 +40,8 @@ fn a_machine_is_a_process_that_may_do_nothing_else_and_goes_without_a_trace() {
         assert_eq!(vm.link("cwd"), dir);
         let meta = fs::metadata(&dir).unwrap();
         assert_eq!((meta.uid(), meta.mode() & 0o777), (vm.uid(), 0o700));
+        let socket = fs::metadata(dir.join("vsock_1024")).unwrap();
+        assert_eq!((socket.uid(), socket.mode() & 0o777), (vm.uid(), 0o600), "its guest reaches the agent");
         let volume = fs::metadata(stage.host.path(&format!("state/volumes/{}/data.raw", id(0)))).unwrap();
         assert_eq!((volume.uid(), volume.mode() & 0o777), (vm.uid(), 0o600));
         let devices = fs::read_dir(format!("/proc/{}/root/dev", vm.pid)).unwrap();
