@@ -8,7 +8,11 @@ use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use crate::{config::Config, run, sweep, vmm::namespace::launch};
+use crate::{
+    config::Config,
+    preflight, run, sweep,
+    vmm::{cloud_hypervisor, namespace},
+};
 
 /// Runs the machines of this host as the coordinator wants them.
 #[derive(Debug, Parser)]
@@ -35,15 +39,26 @@ enum Command {
         #[arg(long)]
         purge: bool,
     },
+    /// Says whether this host can run machines, and what to do where it cannot.
+    Check {
+        /// Configuration file.
+        #[arg(long)]
+        config: PathBuf,
+    },
     /// Launches one machine from a spec on stdin; the agent runs this itself.
     #[command(hide = true)]
     Launch,
+    /// Launches the VMM of one machine from a spec on stdin; the agent runs this itself.
+    #[command(hide = true)]
+    LaunchVm,
 }
 
 /// The program.
 pub fn main() -> ExitCode {
     let result = match Arguments::parse().command {
-        Command::Launch => return launch::main(),
+        Command::Launch => return namespace::launch::main(),
+        Command::LaunchVm => return cloud_hypervisor::launch::main(),
+        Command::Check { config } => return check(&config),
         Command::Run { config } => with_runtime(&config, run::run),
         Command::Sweep { config, purge } => {
             with_runtime(&config, async move |config| sweep::sweep(&config, purge).await)
@@ -53,6 +68,25 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("shardplane-agent: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn check(path: &std::path::Path) -> ExitCode {
+    let config = match Config::load(path) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("shardplane-agent: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let findings = preflight::look(&config);
+    print!("{}", preflight::table(&findings));
+    match preflight::judge(&findings) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("shardplane-agent: {error}");
             ExitCode::FAILURE
         }
     }

@@ -42,6 +42,9 @@ pub struct Config {
     /// How machines are run.
     #[serde(default)]
     pub vmm: VmmKind,
+    /// How cloud-hypervisor is run, when it is.
+    #[serde(default)]
+    cloud_hypervisor: CloudHypervisorTable,
     /// Overrides what was found on the host.
     #[serde(default)]
     pub capacity: Amounts,
@@ -57,7 +60,42 @@ pub enum VmmKind {
     /// The image and its supervisor in namespaces of this kernel.
     #[default]
     Namespace,
+    /// Virtual machines, one cloud-hypervisor process each.
+    CloudHypervisor,
 }
+
+/// The table `[cloud_hypervisor]` as written.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CloudHypervisorTable {
+    binary: Option<PathBuf>,
+    kernel: Option<PathBuf>,
+    initramfs: Option<PathBuf>,
+    first_uid: Option<u32>,
+    uids: Option<u32>,
+    hugepages: Option<bool>,
+}
+
+/// How cloud-hypervisor is run, with what the table leaves out.
+#[derive(Debug, Clone)]
+pub struct CloudHypervisor {
+    /// The program.
+    pub binary: PathBuf,
+    /// Kernel of all machines.
+    pub kernel: PathBuf,
+    /// Initramfs of all machines.
+    pub initramfs: PathBuf,
+    /// First of the user ids that VMMs run as.
+    pub first_uid: u32,
+    /// How many there are: no more machines can run.
+    pub uids: u32,
+    /// Machines' memory comes from the host's 2 MiB pages.
+    pub hugepages: bool,
+}
+
+/// User ids that distributions give to nobody, as of Debian's policy (65536 and up are free for local use).
+const FIRST_UID: u32 = 2_000_000;
+const UIDS: u32 = 10_000;
 
 /// Amounts of what a host offers; absent means "as found" or "nothing".
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
@@ -111,7 +149,34 @@ impl Config {
         if config.mtu.is_some_and(|mtu| !(576..=65_485).contains(&mtu)) {
             bail!("mtu = {} is not between 576 and 65485", config.mtu.unwrap_or_default());
         }
+        let own = config.cloud_hypervisor();
+        for (key, path) in [("binary", &own.binary), ("kernel", &own.kernel), ("initramfs", &own.initramfs)] {
+            if !path.is_absolute() {
+                bail!("{key} = {:?} in [cloud_hypervisor] is not an absolute path", path.display());
+            }
+        }
+        if own.first_uid < 1000 || own.uids == 0 || own.first_uid.checked_add(own.uids).is_none() {
+            bail!(
+                "first_uid = {} and uids = {} in [cloud_hypervisor] are no range of user ids from 1000 on",
+                own.first_uid,
+                own.uids
+            );
+        }
         Ok(config)
+    }
+
+    /// How cloud-hypervisor is run.
+    pub fn cloud_hypervisor(&self) -> CloudHypervisor {
+        let table = &self.cloud_hypervisor;
+        let in_images = |name: &str| self.image_dir.join("kernel").join(name);
+        CloudHypervisor {
+            binary: table.binary.clone().unwrap_or_else(|| "/usr/bin/cloud-hypervisor".into()),
+            kernel: table.kernel.clone().unwrap_or_else(|| in_images("vmlinuz")),
+            initramfs: table.initramfs.clone().unwrap_or_else(|| in_images("initramfs")),
+            first_uid: table.first_uid.unwrap_or(FIRST_UID),
+            uids: table.uids.unwrap_or(UIDS),
+            hugepages: table.hugepages.unwrap_or(false),
+        }
     }
 
     /// What this host offers, given what was found on it.
@@ -139,6 +204,15 @@ mod tests {
     fn the_sample_is_accepted() {
         let config = Config::parse(SAMPLE).unwrap();
         assert_eq!(config.vmm, VmmKind::Namespace);
+        let shown = config.cloud_hypervisor();
+        let text = SAMPLE.replace("vmm = \"namespace\"", "vmm = \"cloud-hypervisor\"");
+        let uncommented = ["binary", "kernel", "initramfs", "first_uid", "uids", "hugepages"]
+            .iter()
+            .fold(text, |text, key| text.replace(&format!("# {key} = "), &format!("{key} = ")));
+        let config = Config::parse(&uncommented).unwrap();
+        assert_eq!(config.vmm, VmmKind::CloudHypervisor);
+        let written = config.cloud_hypervisor();
+        assert_eq!(format!("{shown:?}"), format!("{written:?}"), "the sample shows what is taken without it");
     }
 
     #[test]
@@ -147,7 +221,11 @@ mod tests {
             (format!("colour = 1\n{SAMPLE}"), "colour"),
             (SAMPLE.replace("state_dir = \"/", "state_dir = \""), "state_dir"),
             (SAMPLE.replace(":7710", ""), "coordinators"),
-            (SAMPLE.replace("\"namespace\"", "\"qemu\""), "vmm"),
+            (SAMPLE.replace("vmm = \"namespace\"", "vmm = \"qemu\""), "vmm"),
+            (SAMPLE.replace("# binary = \"/usr", "binary = \"usr"), "binary"),
+            (SAMPLE.replace("# first_uid = 2000000", "first_uid = 0"), "first_uid"),
+            (SAMPLE.replace("# uids = 10000", "uids = 0"), "uids"),
+            (SAMPLE.replace("# uids = 10000", "uid = 1"), "uid"),
         ] {
             let error = format!("{:#}", Config::parse(&text).unwrap_err());
             assert!(error.contains(named), "{named}: {error}");

@@ -25,7 +25,7 @@ use tokio::{
 };
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
-use crate::{board::Board, machine::Assignment};
+use crate::{board::Board, machine::Assignment, vmm::GuestSocket};
 
 /// A guest that takes longer to read a frame, or to say hello, is cut off and may dial again.
 const IO_DEADLINE: Duration = Duration::from_secs(5);
@@ -51,17 +51,29 @@ pub struct GuestLink {
 }
 
 impl GuestLink {
-    /// Listens at `socket`; replaces a socket that a dead agent left.
+    /// Listens at `socket`; replaces a socket that a dead agent left. `dir` is a folder of root's on the same file system.
     ///
     /// # Errors
     /// When the socket cannot be made.
-    pub fn listen(socket: &Path, id: InstanceId, board: Arc<Board>, word: Box<dyn Word>) -> io::Result<Self> {
-        match std::fs::remove_file(socket) {
+    pub fn listen(
+        dir: &Path,
+        socket: &GuestSocket,
+        id: InstanceId,
+        board: Arc<Board>,
+        word: Box<dyn Word>,
+    ) -> io::Result<Self> {
+        // Made where nobody else can reach it and then put in its place: in a folder that belongs to somebody else, a name
+        // may stand for another file at any moment.
+        let made = dir.join("link.new");
+        match std::fs::remove_file(&made) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
         }
-        let listener = UnixListener::bind(socket)?;
-        std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
+        let listener = UnixListener::bind(&made)?;
+        std::fs::set_permissions(&made, std::fs::Permissions::from_mode(0o600))?;
+        std::os::unix::fs::chown(&made, socket.owner, socket.owner)?;
+        std::fs::rename(&made, &socket.path)?;
+        let socket = &socket.path;
         let (wanted, wanted_of_task) = watch::channel(ForGuest::default());
         let (connected_of_task, connected) = watch::channel(false);
         let task = Link { id, word, board, wanted: wanted_of_task, connected: connected_of_task };
@@ -308,7 +320,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("host.sock");
         let board = Arc::new(Board::default());
-        let link = GuestLink::listen(&socket, ID, Arc::clone(&board), Box::new(Copies)).unwrap();
+        let link = GuestLink::listen(
+            dir.path(),
+            &GuestSocket { path: socket.clone(), owner: None },
+            ID,
+            Arc::clone(&board),
+            Box::new(Copies),
+        )
+        .unwrap();
         board.set_machine(ID, v1::MachineState::Running, "", 1);
         let mut guest = Guest::dial(&socket).await;
         assert!(link.connected_within(Duration::from_secs(5)).await);

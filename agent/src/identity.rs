@@ -24,6 +24,11 @@ impl MachineUuid {
     pub fn generate() -> Self {
         Self(new_ulid())
     }
+
+    /// Its 128 bits.
+    pub fn as_u128(self) -> u128 {
+        self.0.0
+    }
 }
 
 impl fmt::Display for MachineUuid {

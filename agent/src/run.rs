@@ -5,6 +5,7 @@
 
 use std::{
     fs::{self, File},
+    io,
     path::Path,
     sync::Arc,
 };
@@ -27,11 +28,11 @@ use crate::{
     images::Images,
     ledger::{Ledger, Opened},
     machine::Shared,
-    network::{Network, NetworkConfig},
+    network::{Network, NetworkConfig, PortKind},
     preflight,
     reconcile::{Reconciler, adopt::adopt},
     session::Session,
-    vmm::{Vmm, namespace::NamespaceVmm},
+    vmm::{Vmm, cloud_hypervisor::CloudHypervisorVmm, namespace::NamespaceVmm},
     volumes::Volumes,
 };
 
@@ -50,31 +51,40 @@ pub struct Base {
     /// This boot.
     pub boot_id: String,
     /// How machines are run.
-    pub vmm: Arc<NamespaceVmm>,
+    pub vmm: Arc<dyn Vmm>,
     /// The host's network.
     pub network: Network,
 }
 
 impl Base {
-    /// Checks the host, takes the lock and opens what acts on the host.
+    /// Takes the lock and opens what acts on the host.
     ///
     /// # Errors
-    /// When the host cannot run machines or another agent runs.
+    /// When the host's network cannot be taken over or another agent runs.
     pub async fn open(config: &Config) -> anyhow::Result<Self> {
-        preflight::check(config)?;
         let lock = lock(&config.run_dir)?;
         let host = identity::host_id(&config.state_dir)?;
         let boot_id = identity::boot_id().context("cannot read the boot id")?;
-        let VmmKind::Namespace = config.vmm;
-        let vmm = NamespaceVmm::open(host, boot_id.clone(), &config.run_dir)
-            .context("cannot prepare the run directory")?;
+        let (run_dir, boot) = (&config.run_dir, boot_id.clone());
+        let vmm: io::Result<(Arc<dyn Vmm>, PortKind)> = match config.vmm {
+            VmmKind::Namespace => {
+                NamespaceVmm::open(host, boot, run_dir).map(|vmm| (Arc::new(vmm) as _, PortKind::Veth))
+            }
+            VmmKind::CloudHypervisor => {
+                let own = config.cloud_hypervisor();
+                CloudHypervisorVmm::open(host, boot, run_dir, own)
+                    .map(|vmm| (Arc::new(vmm) as _, PortKind::Tap))
+            }
+        };
+        let (vmm, ports) = vmm.context("cannot prepare the run directory")?;
         let network = NetworkConfig {
             run_dir: config.run_dir.clone(),
             underlay_ipv4: config.underlay_ipv4,
             mtu: config.mtu,
+            ports,
         };
         let network = Network::open(network).await.context("cannot take over the host's network")?;
-        Ok(Self { _lock: lock, host, boot_id, vmm: Arc::new(vmm), network })
+        Ok(Self { _lock: lock, host, boot_id, vmm, network })
     }
 }
 
@@ -98,6 +108,11 @@ fn lock(run_dir: &Path) -> anyhow::Result<File> {
 /// # Errors
 /// Only at the start: once it runs, problems are reported, not fatal.
 pub async fn run(config: Config) -> anyhow::Result<()> {
+    let findings = preflight::look(&config);
+    preflight::judge(&findings)?;
+    for finding in findings.iter().filter(|finding| finding.level == preflight::Level::Warn) {
+        tracing::warn!("{}: {}", finding.what, finding.text);
+    }
     let base = Base::open(&config).await?;
     let images = Images::load(&config.image_dir, &config.state_dir)
         .with_context(|| format!("cannot read image_dir {}", config.image_dir.display()))?;
@@ -111,7 +126,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         board.set_problem("ledger-damaged", Some(text));
     }
     let volumes = Volumes::new(&config.state_dir);
-    let vmm: Arc<dyn Vmm> = base.vmm;
+    let vmm = base.vmm;
     let (adopted, second) = adopt(&vmm, &ledger, &volumes, &base.boot_id).await?;
     if !second.is_empty() {
         let which: Vec<_> = second

@@ -7,14 +7,14 @@ use std::{
     fs, io,
     net::Ipv4Addr,
     path::Path,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, bail};
 
 use crate::{
-    config::Config, ledger::Ledger, machine::absence::make_absent, network::NetworkError, run::Base, vmm::Vmm,
+    config::Config, ledger::Ledger, machine::absence::make_absent, network::NetworkError, preflight,
+    run::Base,
 };
 
 /// How long the kernel may take to free loop devices after the last unmount.
@@ -26,16 +26,19 @@ const LOOP_POLL: Duration = Duration::from_millis(50);
 /// # Errors
 /// The first thing that could not be removed; what follows it is then still there.
 pub async fn sweep(config: &Config, purge: bool) -> anyhow::Result<()> {
+    // What runs machines may be gone from the host; it is not needed to remove them.
+    preflight::judge(&preflight::basics(config))?;
     let base = match Base::open(config).await {
         // Sweeping sends nothing, so any address will do: the configured one may be gone already.
         Err(error) if matches!(error.downcast_ref(), Some(NetworkError::NoUnderlay(_))) => {
-            Base::open(&Config { underlay_ipv4: Ipv4Addr::LOCALHOST, ..config.clone() }).await?
+            let mut anywhere = config.clone();
+            anywhere.underlay_ipv4 = Ipv4Addr::LOCALHOST;
+            Base::open(&anywhere).await?
         }
         opened => opened?,
     };
-    let vmm: Arc<dyn Vmm> = Arc::<crate::vmm::namespace::NamespaceVmm>::clone(&base.vmm);
-    make_absent(&vmm, None).await.map_err(|why| anyhow::anyhow!("machines are left: {why}"))?;
-    base.vmm.release_all().context("cannot remove the cgroup of the machines")?;
+    make_absent(&base.vmm, None).await.map_err(|why| anyhow::anyhow!("machines are left: {why}"))?;
+    base.vmm.release_all().context("cannot free what the machines had on the host")?;
     base.network.sweep_all().await.context("cannot remove the network")?;
     wait_for_loops(&config.state_dir.join("volumes")).await?;
     for name in ["machines", "stage", "contact"] {

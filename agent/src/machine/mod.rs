@@ -91,7 +91,7 @@ pub struct Shared {
     pub host: HostId,
     /// This boot of it.
     pub boot_id: String,
-    /// Folder with one folder a machine: `host.sock` is in it.
+    /// Folder with one folder a machine, which holds the socket that its guest dials.
     pub machines_dir: PathBuf,
     /// How machines are run.
     pub vmm: Arc<dyn Vmm>,
@@ -156,7 +156,8 @@ impl Machine {
         let dir = shared.machines_dir.join(id.to_string());
         std::fs::create_dir_all(&dir)?;
         let word = Box::new(WordFor { id, shared: Arc::clone(&shared) });
-        let link = GuestLink::listen(&dir.join("host.sock"), id, Arc::clone(&shared.board), word)?;
+        let socket = shared.vmm.guest_socket(id, &dir)?;
+        let link = GuestLink::listen(&dir, &socket, id, Arc::clone(&shared.board), word)?;
         let (desired, wanted) = watch::channel(desired);
         let owner = owner::Owner::new(id, shared, link, wanted, running);
         Ok(Self { desired, owner: tokio::spawn(owner.run()) })

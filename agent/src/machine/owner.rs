@@ -23,6 +23,8 @@ use crate::{
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
 /// On top of it, for the supervisor's own exit.
 const STOP_GRACE: Duration = Duration::from_millis(500);
+/// What a machine gets at most to stop after its power button was pressed.
+const BUTTON_DEADLINE: Duration = Duration::from_secs(5);
 /// How long a supervisor that has only just started may take to dial before it is stopped without being asked.
 const DIAL_GRACE: Duration = Duration::from_secs(1);
 /// How often a long console is looked for.
@@ -53,7 +55,7 @@ impl Owner {
         desired: watch::Receiver<Desired>,
         running: Option<ProcessId>,
     ) -> Self {
-        let console = running.and_then(|process| shared.vmm.console(process));
+        let console = running.and_then(|process| shared.vmm.console(id, process));
         let running = running.map(|process| (process, std::time::Instant::now()));
         Self {
             id,
@@ -129,9 +131,11 @@ impl Owner {
         self.running = None;
         let delay = self.backoff.failed(std::time::Instant::now(), since.elapsed());
         let mut message = format!("the machine died; it is started again in {:.1} s", delay.as_secs_f32());
-        let words = self.console.take().map(|mut console| console.tail()).filter(|words| !words.is_empty());
-        if let Some(words) = words {
-            message = format!("{message}; it wrote last: {words}");
+        if let Some(console) = self.console.take() {
+            let words = console.last_words().await;
+            if !words.is_empty() {
+                message = format!("{message}; it wrote last: {words}");
+            }
         }
         tracing::warn!(instance = %self.id, pid = process.pid, "{message}");
         self.say(MachineState::Down, &message);
@@ -169,7 +173,7 @@ impl Owner {
         match self.start(assignment).await {
             Ok(process) => {
                 self.running = Some((process, std::time::Instant::now()));
-                self.console = self.shared.vmm.console(process);
+                self.console = self.shared.vmm.console(self.id, process);
                 tracing::info!(instance = %self.id, pid = process.pid, "the machine runs");
                 self.say(MachineState::Running, "");
             }
@@ -209,7 +213,16 @@ impl Owner {
         let orderly = async {
             link.connected_within(DIAL_GRACE).await && timeout(deadline + STOP_GRACE, death).await.is_ok()
         };
-        if !orderly.await {
+        if orderly.await {
+            return;
+        }
+        // A supervisor that does not listen may have a kernel that does.
+        let death = self.shared.vmm.death(process);
+        let by_button = async {
+            self.shared.vmm.press_power_button(self.id).await
+                && timeout(deadline.min(BUTTON_DEADLINE), death).await.is_ok()
+        };
+        if !by_button.await {
             tracing::warn!(instance = %self.id, pid = process.pid, "it did not stop in order and is killed");
         }
     }
@@ -236,7 +249,7 @@ impl Owner {
         let dir = self.shared.machines_dir.join(id.to_string());
         self.link = None;
         let removal = tokio::task::spawn_blocking(move || {
-            vmm.release(id).map_err(|error| format!("cannot remove its cgroup: {error}"))?;
+            vmm.release(id).map_err(|error| format!("cannot free what it had on the host: {error}"))?;
             volumes.remove(id).map_err(|error| error.to_string())?;
             match std::fs::remove_dir_all(&dir) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

@@ -10,7 +10,7 @@ use crate::{
     contact::may_start,
     identity::{MachineTag, MachineUuid},
     ledger::{ProcessId, Run},
-    vmm::{Limits, MachineSpec},
+    vmm::{Limits, MachineSpec, Nic},
 };
 
 impl Owner {
@@ -20,13 +20,15 @@ impl Owner {
         let image = shared.images.find(&spec.image_digest)?.to_owned();
         make_absent(&shared.vmm, Some(self.id)).await?;
         let volume = self.volume(spec.volume_gib).await?;
+        let vpc = spec.vpc_id.parse().map_err(|error| format!("the id of its VPC is none: {error}"))?;
+        let port = shared.network.attachment(self.id, vpc);
         let uuid = MachineUuid::generate();
         let machine = MachineSpec {
             tag: MachineTag { host: shared.host, instance: self.id, uuid },
             hostname: spec.hostname.clone(),
             image,
             volume,
-            netns: shared.network.netns(self.id),
+            nic: Nic { netns: port.netns, interface: port.interface, mac: assignment.nic.mac.clone() },
             host_dir: shared.machines_dir.join(self.id.to_string()),
             limits: Limits {
                 vcpus: spec.vcpus,

@@ -12,8 +12,9 @@ use std::{
 use shardplane_proto::ids::{InstanceId, ResourceId};
 
 use super::{
+    addr::Mac,
     filter::Filter,
-    inventory::{LinkInventory, LinkKind, NetworkInventory, VpcInventory, Vxlan},
+    inventory::{LinkInventory, LinkKind, NetworkInventory, TapFlags, VpcInventory, Vxlan},
     links::{self, EntriesOf},
     name::{self, Namespace},
     step::{LinkChange, Step},
@@ -153,10 +154,14 @@ fn doomed_links(
         for port in &subnet.ports {
             let near = name::port(port.instance);
             let far = all.machines.get(&port.instance).and_then(Option::as_ref);
-            if let (Some(link), Some(far)) = (have.links.get(&near), far)
-                && link.kind == (LinkKind::Veth { peer: far.index })
-                && far.kind == (LinkKind::Veth { peer: link.index })
-            {
+            let sound = |link: &LinkInventory| match port.kind {
+                PortKind::Veth => far.is_some_and(|far| {
+                    link.kind == (LinkKind::Veth { peer: far.index })
+                        && far.kind == (LinkKind::Veth { peer: link.index })
+                }),
+                PortKind::Tap => link.kind == LinkKind::Tap(TapFlags::OURS),
+            };
+            if have.links.get(&near).is_some_and(sound) {
                 keep.insert(near);
             }
         }
@@ -254,22 +259,32 @@ fn build_port(
     let at = Namespace::Machine(port.instance);
     let link = match existing(there, &name)? {
         Some(link) => {
-            if let Some(Some(far)) = have.machines.get(&port.instance) {
-                links::correct(steps, at, "eth0", far, &links::far_end(port, host.mtu));
+            match (port.kind, have.machines.get(&port.instance)) {
+                (PortKind::Veth, Some(Some(far))) => {
+                    links::correct(steps, at, "eth0", far, &links::far_end(port, host.mtu));
+                }
+                (PortKind::Veth, Some(None) | None) | (PortKind::Tap, _) => {}
             }
             link.clone()
         }
-        None => {
-            match have.machines.get(&port.instance) {
-                None => steps.push(Step::MakeNamespace(at)),
-                // Not the far end of a port of ours, or of one that is removed above.
-                Some(Some(_)) => steps.push(Step::DeleteLink { at, name: "eth0".to_owned() }),
-                Some(None) => {}
+        None => match port.kind {
+            PortKind::Veth => {
+                match have.machines.get(&port.instance) {
+                    None => steps.push(Step::MakeNamespace(at)),
+                    // Not the far end of a port of ours, or of one that is removed above.
+                    Some(Some(_)) => steps.push(Step::DeleteLink { at, name: "eth0".to_owned() }),
+                    Some(None) => {}
+                }
+                let (instance, mac, mtu) = (port.instance, port.mac, host.mtu);
+                steps.push(Step::AddVeth { vpc, name: name.clone(), instance, mac, mtu });
+                links::fresh(LinkKind::Veth { peer: 0 }, port.mac, host.mtu)
             }
-            let (instance, mac, mtu) = (port.instance, port.mac, host.mtu);
-            steps.push(Step::AddVeth { vpc, name: name.clone(), instance, mac, mtu });
-            links::fresh(LinkKind::Veth { peer: 0 }, port.mac, host.mtu)
-        }
+            PortKind::Tap => {
+                steps.push(Step::AddTap { vpc, name: name.clone(), instance: port.instance });
+                // The kernel gives it a MAC of its own, which must not be the machine's, and the usual MTU.
+                links::fresh(LinkKind::Tap(TapFlags::OURS), Mac([0; 6]), 0)
+            }
+        },
     };
     let want = links::near_end(port, &name::bridge(subnet.subnet), host.mtu);
     // Without the far end's own MAC: that of the near end is nobody's business.

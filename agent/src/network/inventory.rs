@@ -90,6 +90,8 @@ pub enum LinkKind {
         /// Number of the other end in its namespace.
         peer: u32,
     },
+    /// A tap.
+    Tap(TapFlags),
     /// Something else, as the kernel names it; empty for hardware.
     Other(String),
 }
@@ -105,6 +107,24 @@ pub struct Vxlan {
     pub port: u16,
     /// Whether it learns from the frames that arrive: never for ours.
     pub learning: bool,
+}
+
+/// What a tap was made with; one that differs is made anew (a VMM that was promised other flags refuses it).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TapFlags {
+    /// It stays when nobody has it open.
+    pub persistent: bool,
+    /// Frames carry the header that virtio wants.
+    pub vnet_header: bool,
+    /// More than one queue: never for ours, as a VMM must be told the same.
+    pub multi_queue: bool,
+    /// User id that may attach besides who may configure the network; without one everybody in the namespace may.
+    pub owner: Option<u32>,
+}
+
+impl TapFlags {
+    /// Those of ours. Root's, so that a VMM, which runs in the same namespace as nobody in particular, attaches to none.
+    pub const OURS: Self = Self { persistent: true, vnet_header: true, multi_queue: false, owner: Some(0) };
 }
 
 /// Flags of a bridge port.

@@ -18,6 +18,7 @@ mod run;
 #[cfg(test)]
 mod simulation;
 pub mod step;
+pub mod tap;
 pub mod wanted;
 mod worker;
 
@@ -28,7 +29,7 @@ use std::{
     sync::Arc,
 };
 
-use shardplane_proto::ids::InstanceId;
+use shardplane_proto::ids::{InstanceId, ResourceId};
 use tokio::sync::Mutex;
 
 use self::{
@@ -60,6 +61,8 @@ pub struct NetworkConfig {
     pub underlay_ipv4: Ipv4Addr,
     /// MTU of the machines, in bytes; without it that of the device with the underlay address, less the overhead.
     pub mtu: Option<u32>,
+    /// What the machines of this host attach to.
+    pub ports: PortKind,
 }
 
 /// What a call has changed; empty when everything was as wanted.
@@ -75,6 +78,7 @@ pub struct Network {
     netns_dir: PathBuf,
     host: File,
     facts: HostFacts,
+    ports: PortKind,
     /// One job at a time; held by the job itself, so that a caller who gives up does not let in the next too early.
     turn: Arc<Mutex<()>>,
 }
@@ -97,7 +101,7 @@ impl Network {
             cause,
         })?;
         let facts = HostFacts { underlay_ipv4: config.underlay_ipv4, mtu: 0 };
-        let mut network = Self { netns_dir, host, facts, turn: Arc::default() };
+        let mut network = Self { netns_dir, host, facts, ports: config.ports, turn: Arc::default() };
         let address = config.underlay_ipv4;
         let underlay = network.work(move |worker, _| read::mtu_of_address(worker, address)).await?;
         let underlay = underlay.ok_or(NetworkError::NoUnderlay(address))?;
@@ -127,6 +131,17 @@ impl Network {
     /// the machine sets it up. It exists after an [`Network::ensure`] that wants the machine.
     pub fn machine_netns(&self, instance: InstanceId) -> PathBuf {
         self.netns_dir.join(Namespace::Machine(instance).file_name())
+    }
+
+    /// The network namespace of a VPC, in which the taps of virtual machines are ([`name::port`]). It exists after an
+    /// [`Network::ensure`] that wants the VPC.
+    pub fn vpc_netns(&self, vpc: ResourceId) -> PathBuf {
+        self.netns_dir.join(Namespace::Vpc(vpc).file_name())
+    }
+
+    /// What the machines of this host attach to.
+    pub fn ports(&self) -> PortKind {
+        self.ports
     }
 
     /// MTU of the machines, in bytes: what a guest is to be told.

@@ -5,13 +5,15 @@
 use std::collections::BTreeMap;
 
 use netlink_packet_route::link::{
-    InfoBridge, InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoVxlan, LinkAttribute, LinkFlags,
-    LinkInfo, LinkMessage,
+    InfoBridge, InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoTun, InfoVxlan, LinkAttribute,
+    LinkFlags, LinkInfo, LinkMessage,
 };
+
+use rtnetlink::packet_core::Nla as _;
 
 use super::{
     addr::Mac,
-    inventory::{LinkInventory, LinkKind, PortFlags, Vxlan},
+    inventory::{LinkInventory, LinkKind, PortFlags, TapFlags, Vxlan},
     links,
 };
 
@@ -61,6 +63,7 @@ fn read(message: &LinkMessage, names: &BTreeMap<u32, &str>) -> LinkInventory {
             LinkInfo::Kind(kind) => link.kind = LinkKind::Other(kind.to_string()),
             LinkInfo::Data(InfoData::Bridge(data)) => link.kind = bridge(data),
             LinkInfo::Data(InfoData::Vxlan(data)) => link.kind = vxlan(data),
+            LinkInfo::Data(InfoData::Tun(data)) => link.kind = tun(data),
             LinkInfo::PortData(InfoPortData::BridgePort(data)) => link.flags = port_flags(data),
             _ => {}
         }
@@ -71,6 +74,36 @@ fn read(message: &LinkMessage, names: &BTreeMap<u32, &str>) -> LinkInventory {
 fn bridge(data: &[InfoBridge]) -> LinkKind {
     let multicast_snooping = data.contains(&InfoBridge::MulticastSnooping(true));
     LinkKind::Bridge { multicast_snooping }
+}
+
+/// Numbers of the attributes, from `linux/if_link.h`; the crate does not read them.
+const TUN_OWNER: u16 = 1;
+const TUN_TYPE: u16 = 3;
+const TUN_VNET_HDR: u16 = 5;
+const TUN_PERSIST: u16 = 6;
+const TUN_MULTI_QUEUE: u16 = 7;
+
+fn tun(data: &[InfoTun]) -> LinkKind {
+    let value = |wanted: u16| data.iter().find(|item| item.kind() == wanted).map(value);
+    let is = |wanted: u16| value(wanted).is_some_and(|bytes| bytes.first().is_some_and(|byte| *byte != 0));
+    if value(TUN_TYPE).and_then(|bytes| bytes.first().copied()) != Some(TYPE_TAP) {
+        return LinkKind::Other("tun".to_owned());
+    }
+    LinkKind::Tap(TapFlags {
+        persistent: is(TUN_PERSIST),
+        vnet_header: is(TUN_VNET_HDR),
+        multi_queue: is(TUN_MULTI_QUEUE),
+        owner: value(TUN_OWNER).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes),
+    })
+}
+
+/// `IFF_TAP` as the attribute carries it.
+const TYPE_TAP: u8 = 2;
+
+fn value(item: &InfoTun) -> Vec<u8> {
+    let mut bytes = vec![0; item.value_len()];
+    item.emit_value(&mut bytes);
+    bytes
 }
 
 #[allow(clippy::wildcard_enum_match_arm, reason = "the kernel's attributes are an open set")]

@@ -23,6 +23,7 @@ use super::{
     name::Namespace,
     read::SYSCTLS,
     step::{Entry, LinkChange, Step},
+    tap,
     worker::{Place, Worker},
 };
 
@@ -60,6 +61,10 @@ pub(super) fn run(worker: &mut Worker, step: &Step) -> Result<(), NetworkError> 
         }
         Step::AddVeth { vpc, name, instance, mac, mtu } => {
             add_veth(worker, &what, *vpc, name, (*instance, *mac, *mtu))
+        }
+        Step::AddTap { vpc, name, .. } => {
+            worker.enter(of(*vpc))?;
+            tap::make(name).map_err(|cause| NetworkError::Thread { what: what(), cause })
         }
         Step::SetLink { at, name, change } => set_link(worker, &what, *at, name, change),
         Step::SetEntry { vpc, link, entry, present } => {

@@ -10,7 +10,7 @@ use super::{
     addr::{Ipv4Prefix, Mac},
     diff::{HostFacts, Plan, VXLAN_PORT, diff},
     filter::TABLE_PREFIX,
-    inventory::{LinkInventory, LinkKind, NetworkInventory, Station, VpcInventory, Vxlan},
+    inventory::{LinkInventory, LinkKind, NetworkInventory, Station, TapFlags, VpcInventory, Vxlan},
     links,
     name::Namespace,
     step::{Entry, LinkChange, Step},
@@ -81,6 +81,9 @@ fn apply(have: &mut NetworkInventory, step: &Step, number: u32) {
                 links::fresh(LinkKind::Veth { peer: number + 1 }, Mac([4; 6]), *mtu),
                 number,
             );
+        }
+        Step::AddTap { vpc, name, .. } => {
+            add(have, *vpc, name, links::fresh(LinkKind::Tap(TapFlags::OURS), Mac([6; 6]), 1500), number);
         }
         Step::SetLink { at, name, change } => {
             let link = match at {
@@ -181,13 +184,13 @@ fn bring(have: &mut NetworkInventory, wanted: &WantedNetwork, number: &mut u32) 
 /// A network drawn from few ids, so that two of them have much in common: machines move between subnets and VPCs,
 /// from this host to others, and change their addresses.
 fn network() -> impl Strategy<Value = WantedNetwork> {
-    let machine = (0..4_u8, any::<bool>(), 0..3_u8, 0..8_u8);
+    let machine = (0..4_u8, any::<bool>(), 0..3_u8, 0..8_u8, any::<bool>());
     let machines = proptest::collection::vec(proptest::option::of(machine), 6);
     (machines, proptest::collection::vec(any::<bool>(), 4), any::<bool>()).prop_map(
         |(machines, there, swapped)| {
             let mut subnets: Vec<WantedSubnet> = (0..4_u8).map(|number| subnet(number, swapped)).collect();
             for (id, machine) in (1_u8..).zip(machines) {
-                let Some((at, local, shift, host)) = machine else { continue };
+                let Some((at, local, shift, host, is_tap)) = machine else { continue };
                 let mac = Mac([2, 0, 0, 0, 0, id + shift]);
                 let ipv4 = std::net::Ipv4Addr::new(10, 20, at, 10 + id + shift);
                 let subnet = &mut subnets[usize::from(at)];
@@ -206,7 +209,7 @@ fn network() -> impl Strategy<Value = WantedNetwork> {
                         instance,
                         mac,
                         ipv4,
-                        kind: PortKind::Veth,
+                        kind: if is_tap { PortKind::Tap } else { PortKind::Veth },
                         cut: host % 4 == 3,
                     });
                 } else {
@@ -258,6 +261,11 @@ proptest! {
         }
         bring(&mut have, &new, &mut number);
         prop_assert_eq!(diff(&new, &have, HOST), Plan::new());
+        for link in have.vpcs.values().flat_map(|vpc| vpc.links.values()) {
+            prop_assert!(matches!(&link.kind, LinkKind::Tap(flags) if *flags == TapFlags::OURS)
+                || !matches!(link.kind, LinkKind::Tap(_)));
+            prop_assert_eq!(link.mtu, HOST.mtu);
+        }
         for vpc in have.vpcs.values() {
             prop_assert!(vpc.filters.len() == 1 && vpc.filters.iter().all(|name| name.starts_with(TABLE_PREFIX)));
         }
@@ -273,7 +281,9 @@ proptest! {
         for group in diff(&new, &have, HOST) {
             let steps = group.steps.unwrap();
             let filter = steps.iter().position(|step| matches!(step, Step::SetFilter { .. }));
-            let port = steps.iter().position(|step| matches!(step, Step::AddVeth { .. }));
+            let port = steps
+                .iter()
+                .position(|step| matches!(step, Step::AddVeth { .. } | Step::AddTap { .. }));
             if let Some(port) = port {
                 prop_assert!(filter.is_some_and(|filter| filter < port), "{:?}", steps);
             }

@@ -75,6 +75,15 @@ pub enum Step {
         /// Bytes.
         mtu: u32,
     },
+    /// Make a persistent tap.
+    AddTap {
+        /// Where.
+        vpc: ResourceId,
+        /// Its name.
+        name: String,
+        /// Whose it is.
+        instance: InstanceId,
+    },
     /// Change an interface.
     SetLink {
         /// Where.
@@ -155,6 +164,9 @@ impl fmt::Display for Step {
             }
             Self::AddVeth { vpc, name, instance, .. } => {
                 write!(f, "make port {name} of machine {instance} in VPC {vpc}")
+            }
+            Self::AddTap { vpc, name, instance } => {
+                write!(f, "make tap {name} of machine {instance} in VPC {vpc}")
             }
             Self::SetLink { at, name, change } => write!(f, "set {change} on {name} of {at}"),
             Self::SetEntry { vpc, link, entry, present } => {

@@ -68,6 +68,8 @@ pub struct WantedPort {
 pub enum PortKind {
     /// A veth pair whose far end is `eth0` in the machine's own network namespace: namespace machines.
     Veth,
+    /// A persistent tap: virtual machines. Only the agent may attach to it, and hands what it attached to the VMM.
+    Tap,
 }
 
 /// A machine on another host.

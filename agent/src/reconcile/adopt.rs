@@ -134,11 +134,12 @@ fn record(contents: &mut Contents, adopted: &BTreeMap<InstanceId, Adopted>, boot
     }
 }
 
-/// A launcher of a dead agent would make a machine after the search; nobody waits for it.
+/// A launcher of a dead agent would make a machine after the search, and a VMM that it did not tell everything never gets one;
+/// nobody waits for either.
 async fn end_launchers(vmm: &Arc<dyn Vmm>) -> anyhow::Result<()> {
     for found in vmm.find().context("cannot search for running machines")? {
-        if found.kind == FoundKind::Launcher {
-            tracing::warn!(instance = %found.tag.instance, pid = found.process.pid, "ending a launcher that was left");
+        if !vmm.is_finished(&found) {
+            tracing::warn!(instance = %found.tag.instance, pid = found.process.pid, "ending a start that was left half-way");
             vmm.kill(found.process).context("cannot end a launcher that a dead agent left")?;
             let death = vmm.death(found.process);
             tokio::time::timeout(LAUNCHER_DEADLINE, death)

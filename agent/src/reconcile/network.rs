@@ -5,20 +5,33 @@
 use std::{path::PathBuf, time::Duration};
 
 use futures::{FutureExt as _, future::BoxFuture};
-use shardplane_proto::{causes::with_causes, ids::InstanceId, v1};
+use shardplane_proto::{
+    causes::with_causes,
+    ids::{InstanceId, ResourceId},
+    v1,
+};
 
-use crate::network::{Network, PortKind, WantedNetwork};
+use crate::network::{Network, PortKind, WantedNetwork, name};
 
 /// Work on the kernel's network that takes longer is reported as a problem and tried again.
 const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Where a machine attaches to its subnet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attachment {
+    /// File of the network namespace.
+    pub netns: PathBuf,
+    /// The interface in it.
+    pub interface: String,
+}
 
 /// A host's network.
 pub trait HostNetwork: Send + Sync + 'static {
     /// Makes the network look as `spec` says, whole: what is not in it goes.
     fn ensure<'a>(&'a self, spec: &'a v1::HostSpec) -> BoxFuture<'a, Result<(), String>>;
 
-    /// The network namespace of a machine; there after [`HostNetwork::ensure`].
-    fn netns(&self, instance: InstanceId) -> PathBuf;
+    /// Where a machine of that VPC attaches; there after [`HostNetwork::ensure`].
+    fn attachment(&self, instance: InstanceId, vpc: ResourceId) -> Attachment;
 
     /// MTU of machines in bytes.
     fn mtu(&self) -> u32;
@@ -27,8 +40,7 @@ pub trait HostNetwork: Send + Sync + 'static {
 impl HostNetwork for Network {
     fn ensure<'a>(&'a self, spec: &'a v1::HostSpec) -> BoxFuture<'a, Result<(), String>> {
         async move {
-            let wanted =
-                WantedNetwork::from_spec(spec, PortKind::Veth).map_err(|error| with_causes(&error))?;
+            let wanted = WantedNetwork::from_spec(spec, self.ports()).map_err(|error| with_causes(&error))?;
             match tokio::time::timeout(DEADLINE, Network::ensure(self, &wanted)).await {
                 Ok(Ok(changes)) => {
                     for step in changes.steps {
@@ -43,8 +55,13 @@ impl HostNetwork for Network {
         .boxed()
     }
 
-    fn netns(&self, instance: InstanceId) -> PathBuf {
-        self.machine_netns(instance)
+    fn attachment(&self, instance: InstanceId, vpc: ResourceId) -> Attachment {
+        match self.ports() {
+            PortKind::Veth => {
+                Attachment { netns: self.machine_netns(instance), interface: "eth0".to_owned() }
+            }
+            PortKind::Tap => Attachment { netns: self.vpc_netns(vpc), interface: name::port(instance) },
+        }
     }
 
     fn mtu(&self) -> u32 {

@@ -13,7 +13,7 @@ use std::{
 
 use futures::{FutureExt as _, future::BoxFuture};
 use shardplane_proto::{
-    ids::{HostId, InstanceId},
+    ids::{HostId, InstanceId, ResourceId},
     v1::{self, MachineState},
 };
 use tokio::{
@@ -21,7 +21,11 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{Received, Reconciler, adopt::adopt, network::HostNetwork};
+use super::{
+    Received, Reconciler,
+    adopt::adopt,
+    network::{Attachment, HostNetwork},
+};
 use crate::{
     board::Board,
     boot_time::BootTime,
@@ -39,6 +43,7 @@ use crate::{
 
 const ID: InstanceId = InstanceId::from_u128(7);
 const HOST: HostId = HostId::from_u128(1);
+const VPC: ResourceId = ResourceId::from_u128(3);
 /// sha256 of the empty file that is the image here.
 const DIGEST: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 /// sha256 of "b", which is another.
@@ -62,8 +67,8 @@ impl HostNetwork for FakeNetwork {
         .boxed()
     }
 
-    fn netns(&self, _: InstanceId) -> PathBuf {
-        "/nowhere".into()
+    fn attachment(&self, _: InstanceId, _: ResourceId) -> Attachment {
+        Attachment { netns: "/nowhere".into(), interface: "eth0".into() }
     }
 
     fn mtu(&self) -> u32 {
@@ -152,14 +157,14 @@ fn spec(generation: u64, ids: &[InstanceId]) -> v1::HostSpec {
         instance_id: id.to_string(),
         image_digest: DIGEST.into(),
         volume_gib: 1,
-        vpc_id: "v".into(),
+        vpc_id: VPC.to_string(),
         subnet_id: "s".into(),
         ..Default::default()
     };
     v1::HostSpec {
         generation,
         term: 1,
-        vpcs: vec![v1::VpcSpecOnHost { vpc_id: "v".into(), subnets: vec![subnet] }],
+        vpcs: vec![v1::VpcSpecOnHost { vpc_id: VPC.to_string(), subnets: vec![subnet] }],
         instances: ids.iter().map(instance).collect(),
     }
 }
@@ -371,4 +376,22 @@ async fn another_image_is_for_the_next_start_only() {
     host.vmm.die(ID);
     eventually("it runs again", || host.vmm.living() == 1).await;
     assert_eq!(host.vmm.images(), [image("e-1.erofs"), image("e-2.erofs")]);
+}
+
+/// A supervisor that does not answer its agent may sit on a kernel that answers its power button; if not, it is killed.
+#[tokio::test]
+async fn a_machine_whose_supervisor_is_silent_is_asked_by_its_power_button_and_killed_if_that_does_not_help()
+{
+    for has_button in [true, false] {
+        let host = Host::new();
+        host.vmm.set_power_button(has_button);
+        let agent = host.agent().await;
+        agent.hear();
+        agent.send(1, &[ID]);
+        eventually("it runs", || agent.is(MachineState::Running)).await;
+        agent.send(2, &[]);
+        eventually("it is gone", || host.vmm.living() == 0).await;
+        assert_eq!(host.vmm.presses(), 1);
+        assert_eq!(host.vmm.kills(), u32::from(!has_button), "killed only when the button did not help");
+    }
 }

@@ -5,7 +5,7 @@
 use std::{
     collections::BTreeMap,
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Mutex, MutexGuard},
     time::Duration,
 };
@@ -14,7 +14,9 @@ use futures::{FutureExt as _, future::BoxFuture};
 use shardplane_proto::{ids::InstanceId, v1};
 use tokio::sync::watch;
 
-use super::{Found, FoundKind, MachineSpec, Seen, StartError, Verdict, Vmm, console::Console, judge};
+use super::{
+    Found, FoundKind, GuestSocket, MachineSpec, Seen, StartError, Verdict, Vmm, console::Console, judge,
+};
 use crate::{
     identity::MachineTag,
     ledger::{ProcessId, Run},
@@ -29,6 +31,9 @@ struct Inner {
     last_pid: i32,
     failures: u32,
     unkillable: bool,
+    has_power_button: bool,
+    presses: u32,
+    kills: u32,
     starts: Vec<MachineSpec>,
 }
 
@@ -65,6 +70,21 @@ impl FakeVmm {
         self.lock().unkillable = unkillable;
     }
 
+    /// Machines end when their power button is pressed.
+    pub fn set_power_button(&self, works: bool) {
+        self.lock().has_power_button = works;
+    }
+
+    /// How often a power button was pressed.
+    pub fn presses(&self) -> u32 {
+        self.lock().presses
+    }
+
+    /// How many living machines were killed.
+    pub fn kills(&self) -> u32 {
+        self.lock().kills
+    }
+
     /// How many machines live.
     pub fn living(&self) -> usize {
         self.lock().living.len()
@@ -94,6 +114,10 @@ impl Vmm for FakeVmm {
         Vec::new()
     }
 
+    fn guest_socket(&self, _: InstanceId, machine_dir: &Path) -> io::Result<GuestSocket> {
+        Ok(GuestSocket { path: machine_dir.join("host.sock"), owner: None })
+    }
+
     fn start<'a>(&'a self, spec: &'a MachineSpec) -> BoxFuture<'a, Result<ProcessId, StartError>> {
         async move {
             {
@@ -119,6 +143,10 @@ impl Vmm for FakeVmm {
         Ok(found.collect())
     }
 
+    fn is_finished(&self, _: &Found) -> bool {
+        true
+    }
+
     fn inspect(&self, instance: InstanceId, run: &Run) -> io::Result<Verdict> {
         let inner = self.lock();
         let living = run.process.and_then(|process| inner.living.get(&process.pid));
@@ -137,19 +165,35 @@ impl Vmm for FakeVmm {
         .boxed()
     }
 
-    fn console(&self, _: ProcessId) -> Option<Console> {
+    fn console(&self, _: InstanceId, _: ProcessId) -> Option<Console> {
         None
     }
 
     fn kill(&self, process: ProcessId) -> io::Result<()> {
         let mut inner = self.lock();
-        if !inner.unkillable {
-            inner.living.remove(&process.pid);
+        if !inner.unkillable && inner.living.remove(&process.pid).is_some() {
+            inner.kills += 1;
         }
         Ok(())
     }
 
+    fn press_power_button(&self, id: InstanceId) -> BoxFuture<'_, bool> {
+        let works = {
+            let mut inner = self.lock();
+            inner.presses += 1;
+            inner.has_power_button
+        };
+        if works {
+            self.die(id);
+        }
+        async move { works }.boxed()
+    }
+
     fn release(&self, _: InstanceId) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn release_all(&self) -> io::Result<()> {
         Ok(())
     }
 }

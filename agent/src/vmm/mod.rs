@@ -1,14 +1,22 @@
 //! How machines are run: the seam between an owner and a way to run machines.
 //!
 //! In: a [`MachineSpec`]. Out: a process that is the machine: its death is the machine's death, and nothing of it outlives
-//! that process. Called by the machine owners, by adoption and by sweep. `namespace` is for hosts, `fake` for tests.
+//! that process. Called by the machine owners, by adoption and by sweep. `cloud_hypervisor` and `namespace` are for hosts, `fake` for tests.
 
+pub mod cgroup;
+pub mod cloud_hypervisor;
 pub mod console;
 #[cfg(test)]
 pub mod fake;
+pub mod launching;
 pub mod namespace;
+pub mod process;
+pub mod procfs;
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -31,12 +39,32 @@ pub struct MachineSpec {
     pub image: PathBuf,
     /// Data volume: ext4 in a raw file, of this machine alone.
     pub volume: PathBuf,
-    /// Network namespace with `eth0`.
-    pub netns: PathBuf,
+    /// Its network card.
+    pub nic: Nic,
     /// Folder of the host with `host.sock`, which the supervisor dials.
     pub host_dir: PathBuf,
     /// What it may use.
     pub limits: Limits,
+}
+
+/// A machine's one network card.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Nic {
+    /// File of the network namespace with the interface.
+    pub netns: PathBuf,
+    /// The interface: the machine's end of a veth pair, or a tap.
+    pub interface: String,
+    /// MAC of the machine.
+    pub mac: String,
+}
+
+/// Where a guest finds the agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuestSocket {
+    /// The socket's file.
+    pub path: PathBuf,
+    /// The user that connects on the guest's behalf; `None`: root.
+    pub owner: Option<u32>,
 }
 
 /// What a machine may use.
@@ -105,6 +133,10 @@ pub trait Vmm: Send + Sync + 'static {
     /// When the search was not possible; nothing is then proved.
     fn find(&self) -> io::Result<Vec<Found>>;
 
+    /// Whether what was found is a machine that an agent has started to the end; what is not is ended at the next adoption. In
+    /// doubt it is. Blocks for up to seconds.
+    fn is_finished(&self, found: &Found) -> bool;
+
     /// Does the process recorded in the ledger still live, and is it that machine? Blocks briefly.
     ///
     /// # Errors
@@ -114,8 +146,19 @@ pub trait Vmm: Send + Sync + 'static {
     /// Resolves when the process is dead; at once when it already is.
     fn death(&self, process: ProcessId) -> BoxFuture<'static, ()>;
 
-    /// Its console, when it has one.
-    fn console(&self, process: ProcessId) -> Option<Console>;
+    /// Where the machine's guest will look for the agent: below `machine_dir`, which is there and the agent's. Makes what it
+    /// needs around it. Blocks briefly.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    fn guest_socket(&self, instance: InstanceId, machine_dir: &Path) -> io::Result<GuestSocket>;
+
+    /// Its console, when it has one. Called inside the runtime.
+    fn console(&self, instance: InstanceId, process: ProcessId) -> Option<Console>;
+
+    /// Asks the machine, not its supervisor, to end in order. False when there is no such way or it was not taken; what then
+    /// happens is seen by [`Vmm::death`].
+    fn press_power_button(&self, instance: InstanceId) -> BoxFuture<'_, bool>;
 
     /// Kills it and everything in it, and returns without waiting. A process that is dead, or whose number another process
     /// has now, is success.
@@ -129,6 +172,12 @@ pub trait Vmm: Send + Sync + 'static {
     /// # Errors
     /// When something could not be freed.
     fn release(&self, instance: InstanceId) -> io::Result<()>;
+
+    /// Frees what is left of this host's; every machine must be gone.
+    ///
+    /// # Errors
+    /// When one is not.
+    fn release_all(&self) -> io::Result<()>;
 }
 
 /// Is a recorded process the recorded machine?

@@ -25,7 +25,7 @@ use nix::{
     sched::{CloneFlags, setns, unshare},
 };
 use shardplane_agent::network::{
-    Network, NetworkChanges, NetworkConfig, NetworkError, NetworkInventory, WantedNetwork,
+    Network, NetworkChanges, NetworkConfig, NetworkError, NetworkInventory, PortKind, WantedNetwork,
 };
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -178,7 +178,8 @@ impl Drop for Host {
 fn open(namespace: &File, run_dir: &Path, underlay_ipv4: Ipv4Addr) -> Result<(Runtime, Network)> {
     inside(namespace, || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let config = NetworkConfig { run_dir: run_dir.to_owned(), underlay_ipv4, mtu: None };
+        let config =
+            NetworkConfig { run_dir: run_dir.to_owned(), underlay_ipv4, mtu: None, ports: PortKind::Veth };
         let network = runtime.block_on(Network::open(config))?;
         Ok((runtime, network))
     })

@@ -20,6 +20,8 @@ pub struct Vpc {
     pub vni: u32,
     /// The third number of the subnet's addresses.
     pub third: u8,
+    /// What the machines attach to.
+    pub kind: PortKind,
     /// The machines.
     pub machines: Vec<Machine>,
 }
@@ -43,7 +45,8 @@ impl Vpc {
     /// A VPC with one machine on each of these hosts, the first with the address 10.20.0.11.
     pub fn new(vni: u32, hosts: &[usize]) -> Self {
         let id = || ResourceId::from_u128(rand::random());
-        let mut vpc = Self { vpc: id(), subnet: id(), vni, third: 0, machines: Vec::new() };
+        let mut vpc =
+            Self { vpc: id(), subnet: id(), vni, third: 0, kind: PortKind::Veth, machines: Vec::new() };
         hosts.iter().for_each(|host| vpc.add(*host));
         vpc
     }
@@ -81,7 +84,7 @@ impl Vpc {
             instance: m.instance,
             mac: m.mac,
             ipv4: m.ipv4,
-            kind: PortKind::Veth,
+            kind: self.kind,
             cut: m.cut,
         };
         let remote = |m: &&Machine| WantedRemote {

@@ -4,42 +4,33 @@
 //! runs itself as `shardplane-agent launch` for each start, so that what happens between fork and exec happens in a
 //! process with one thread, and so that the machine is nobody's child.
 
-pub mod cgroup;
 pub mod launch;
-pub mod procfs;
 mod rootfs;
 
 use std::{
     io,
-    os::{fd::OwnedFd, unix::fs::OpenOptionsExt as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
-    process::Stdio,
     time::Duration,
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use shardplane_proto::{
     ids::{HostId, InstanceId},
     v1,
 };
-use tokio::io::{AsyncWriteExt as _, Interest, unix::AsyncFd};
 
-use self::{
-    cgroup::Cgroups,
-    launch::{Answer, LaunchSpec},
-    procfs::Procfs,
+use self::launch::LaunchSpec;
+use super::{
+    Found, FoundKind, GuestSocket, MachineSpec, StartError, Verdict, Vmm, cgroup::Cgroups, console::Console,
+    judge, launching, process, procfs::Procfs,
 };
-use super::{Found, MachineSpec, StartError, Verdict, Vmm, console::Console, judge};
-use crate::{
-    identity::TAG_VARIABLE,
-    ledger::{ProcessId, Run},
-};
+use crate::ledger::{ProcessId, Run};
 
+/// Memory that the supervisor and the kernel need beside the engine, in MiB.
+const OVERHEAD_MIB: u64 = 64;
 /// A launch that takes longer is ended.
 const LAUNCH_DEADLINE: Duration = Duration::from_secs(30);
-/// How often a process is looked at when the kernel gives no descriptor for it.
-const FALLBACK_POLL: Duration = Duration::from_millis(500);
 
 /// The namespace VMM of one host.
 #[derive(Debug)]
@@ -63,64 +54,15 @@ impl NamespaceVmm {
         Ok(Self { host, boot_id, stage, procfs: Procfs::default(), cgroups: Cgroups::detect(host) })
     }
 
-    /// Removes the host's cgroup; every machine must be gone.
-    ///
-    /// # Errors
-    /// When one is not.
-    pub fn release_all(&self) -> io::Result<()> {
-        self.cgroups.release_all()
-    }
-
     async fn launch(&self, spec: &MachineSpec) -> Result<ProcessId, StartError> {
-        let failed = |what: &str, error: io::Error| StartError::Launcher(format!("{what}: {error}"));
-        let prepared = self.cgroups.prepare(spec.tag.instance, &spec.limits);
+        let prepared = self.cgroups.prepare(spec.tag.instance, &spec.limits, OVERHEAD_MIB);
         let cgroup = prepared.map_err(|error| StartError::Step {
             step: "set the limits of the machine".into(),
             cause: error.to_string(),
         })?;
         let spec = LaunchSpec { machine: spec.clone(), stage: self.stage.clone(), cgroup };
-        let bytes = serde_json::to_vec(&spec).map_err(|error| failed("write its spec", error.into()))?;
-        let mut child = tokio::process::Command::new("/proc/self/exe")
-            .arg("launch")
-            .env_clear()
-            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-            .env(TAG_VARIABLE, spec.machine.tag.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|error| failed("start this program again", error))?;
-        if let Some(mut stdin) = child.stdin.take() {
-            stdin.write_all(&bytes).await.map_err(|error| failed("hand it the spec", error))?;
-        }
-        let output = child.wait_with_output().await.map_err(|error| failed("wait for it", error))?;
-        match serde_json::from_slice(&output.stdout) {
-            Ok(Answer::Started(process)) => Ok(process),
-            Ok(Answer::Failed { step, cause }) => Err(StartError::Step { step, cause }),
-            Err(_) => Err(StartError::Launcher(format!("it ended without an answer ({})", output.status))),
-        }
+        launching::run("launch", spec.machine.tag, &spec).await
     }
-
-    /// The descriptor of a process that still is the recorded one.
-    fn open_process(procfs: &Procfs, process: ProcessId) -> io::Result<Option<OwnedFd>> {
-        let Some(pid) = Pid::from_raw(process.pid) else { return Ok(None) };
-        let fd = match pidfd_open(pid, PidfdFlags::NONBLOCK) {
-            Ok(fd) => fd,
-            Err(rustix::io::Errno::SRCH) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        // Looked at after opening: the descriptor cannot change its process any more.
-        let same = procfs.see(process.pid)?.is_some_and(|seen| seen.start_ticks == process.start_ticks);
-        Ok(same.then_some(fd))
-    }
-}
-
-/// Registers a pidfd: it becomes readable when its process has ended.
-#[allow(unsafe_code)]
-fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: the descriptor is owned by the value handed over, which neither closes nor replaces it before it is dropped.
-    unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(io::Error::from)
 }
 
 impl Vmm for NamespaceVmm {
@@ -130,6 +72,10 @@ impl Vmm for NamespaceVmm {
 
     fn conditions(&self) -> Vec<v1::HostCondition> {
         self.cgroups.condition().into_iter().collect()
+    }
+
+    fn guest_socket(&self, _: InstanceId, machine_dir: &Path) -> io::Result<GuestSocket> {
+        Ok(GuestSocket { path: machine_dir.join("host.sock"), owner: None })
     }
 
     fn start<'a>(&'a self, spec: &'a MachineSpec) -> BoxFuture<'a, Result<ProcessId, StartError>> {
@@ -149,6 +95,13 @@ impl Vmm for NamespaceVmm {
         self.procfs.find(self.host)
     }
 
+    fn is_finished(&self, found: &Found) -> bool {
+        match found.kind {
+            FoundKind::Machine => true,
+            FoundKind::Launcher => false,
+        }
+    }
+
     fn inspect(&self, instance: InstanceId, run: &Run) -> io::Result<Verdict> {
         let seen = match run.process {
             Some(process) => self.procfs.see(process.pid)?,
@@ -158,30 +111,10 @@ impl Vmm for NamespaceVmm {
     }
 
     fn death(&self, process: ProcessId) -> BoxFuture<'static, ()> {
-        let procfs = self.procfs.clone();
-        async move {
-            let opened = Self::open_process(&procfs, process);
-            match opened.and_then(|fd| fd.map(watched).transpose()) {
-                Ok(None) => return,
-                Ok(Some(fd)) => {
-                    if fd.readable().await.is_ok() {
-                        return;
-                    }
-                }
-                Err(error) => {
-                    tracing::warn!(pid = process.pid, %error, "no descriptor for a machine; polling it")
-                }
-            }
-            while matches!(procfs.see(process.pid),
-                Ok(Some(seen)) if seen.start_ticks == process.start_ticks && !seen.zombie)
-            {
-                tokio::time::sleep(FALLBACK_POLL).await;
-            }
-        }
-        .boxed()
+        process::death(self.procfs.clone(), process)
     }
 
-    fn console(&self, process: ProcessId) -> Option<Console> {
+    fn console(&self, _: InstanceId, process: ProcessId) -> Option<Console> {
         // What the machine has as its standard error may be anything by now: nothing here may block, and only a file counts.
         let opened = std::fs::File::options()
             .read(true)
@@ -192,21 +125,23 @@ impl Vmm for NamespaceVmm {
             tracing::debug!(pid = process.pid, %error, "no console");
             None
         });
-        let same = Self::open_process(&self.procfs, process).is_ok_and(|fd| fd.is_some());
+        let same = process::open(&self.procfs, process).is_ok_and(|fd| fd.is_some());
         console.filter(|_| same)
     }
 
+    fn press_power_button(&self, _: InstanceId) -> BoxFuture<'_, bool> {
+        async { false }.boxed()
+    }
+
     fn kill(&self, process: ProcessId) -> io::Result<()> {
-        match Self::open_process(&self.procfs, process)? {
-            Some(fd) => match pidfd_send_signal(fd, Signal::KILL) {
-                Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
-                Err(error) => Err(error.into()),
-            },
-            None => Ok(()),
-        }
+        process::kill(&self.procfs, process)
     }
 
     fn release(&self, instance: InstanceId) -> io::Result<()> {
         self.cgroups.release(instance)
+    }
+
+    fn release_all(&self) -> io::Result<()> {
+        self.cgroups.release_all()
     }
 }

@@ -19,9 +19,10 @@ use nix::{
     unistd,
 };
 
-use super::{
+use super::launch::LaunchSpec;
+use crate::vmm::{
     cgroup,
-    launch::{Failure, LaunchSpec, Step as _},
+    launching::{Failure, Step as _, mount},
 };
 
 const SAFE: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV).union(MsFlags::MS_NOEXEC);
@@ -128,21 +129,6 @@ pub fn pivot(stage: &Path) -> Result<(), Failure> {
     unistd::pivot_root(".", ".").step(|| "make the image the root".into())?;
     umount2(".", MntFlags::MNT_DETACH).step(|| "let go of the host's root".into())?;
     unistd::chdir("/").step(|| "enter /".into())
-}
-
-/// `mount(2)` with its step named.
-pub fn mount(
-    source: Option<&Path>,
-    target: &Path,
-    kind: Option<&str>,
-    flags: MsFlags,
-    data: &str,
-) -> Result<(), Failure> {
-    let data = (!data.is_empty()).then_some(data);
-    nix::mount::mount(source, target, kind, flags, data).step(|| {
-        let what = kind.or(source.and_then(Path::to_str)).unwrap_or("propagation");
-        format!("mount {what} at {}", target.display())
-    })
 }
 
 fn tmpfs(target: &Path, flags: MsFlags, options: &str) -> Result<(), Failure> {

@@ -6,13 +6,18 @@
 use std::net::Ipv4Addr;
 
 use anyhow::{Context as _, Result};
-use shardplane_agent::network::{Network, NetworkConfig, WantedNetwork};
+use shardplane_agent::network::{Network, NetworkConfig, PortKind, WantedNetwork};
 use shardplane_netns::spec::{doomed, network};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
     let run_dir = std::env::args().nth(1).context("the run directory is the argument")?.into();
-    let config = NetworkConfig { run_dir, underlay_ipv4: Ipv4Addr::new(172, 31, 0, 1), mtu: None };
+    let config = NetworkConfig {
+        run_dir,
+        underlay_ipv4: Ipv4Addr::new(172, 31, 0, 1),
+        mtu: None,
+        ports: PortKind::Veth,
+    };
     let agent = Network::open(config).await?;
     let wanted = network(0, &[&doomed()]);
     // More than anybody waits for.

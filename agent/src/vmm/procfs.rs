@@ -1,6 +1,6 @@
 //! What `/proc` says: start times, tags, and which tagged processes are machines.
 //!
-//! In: a `/proc`. Out: [`Seen`] for one number, [`Found`] for all of this host's. Called by the namespace VMM.
+//! In: a `/proc`. Out: [`Seen`] for one number, [`Found`] for all of this host's. Called by the VMMs.
 
 use std::{
     fs, io,
@@ -14,6 +14,9 @@ use crate::{
     ledger::ProcessId,
     vmm::{Found, FoundKind, Seen},
 };
+
+/// The environment variable that tells a VMM from its launcher, which has the tag too.
+pub const VMM_VARIABLE: &str = "SHARDPLANE_VMM";
 
 /// A `/proc`.
 #[derive(Debug, Clone)]
@@ -42,7 +45,12 @@ impl Procfs {
         Ok(Some(Seen { start_ticks, zombie, tag }))
     }
 
-    /// All living processes that are machines of `host`, or launchers of such.
+    /// Whether a process is a VMM; not when it cannot be found out.
+    pub fn is_vmm(&self, process: ProcessId) -> bool {
+        is_vmm(&self.root.join(process.pid.to_string())).unwrap_or(false)
+    }
+
+    /// All living processes that are machines of `host`, or launchers of such; the oldest first.
     ///
     /// # Errors
     /// When `/proc` refuses.
@@ -57,16 +65,15 @@ impl Procfs {
                 continue;
             }
             let process = ProcessId { pid, start_ticks };
-            match pid_inside(&self.root.join(&name))? {
+            let dir = self.root.join(&name);
+            let kind = match pid_inside(&dir)? {
                 // Deeper than the agent and number 1 there: the machine itself. Others down there die with it.
-                Some((level, 1)) if level > own_depth => {
-                    found.push(Found { tag, process, kind: FoundKind::Machine });
-                }
-                Some((level, _)) if level == own_depth => {
-                    found.push(Found { tag, process, kind: FoundKind::Launcher });
-                }
-                Some(_) | None => {}
-            }
+                Some((level, 1)) if level > own_depth => FoundKind::Machine,
+                Some((level, _)) if level == own_depth && is_vmm(&dir)? => FoundKind::Machine,
+                Some((level, _)) if level == own_depth => FoundKind::Launcher,
+                Some(_) | None => continue,
+            };
+            found.push(Found { tag, process, kind });
         }
         found.sort_by_key(|one| (one.process.start_ticks, one.process.pid));
         Ok(found)
@@ -94,6 +101,14 @@ fn parse_stat(stat: &[u8]) -> Option<(u8, u64)> {
 }
 
 fn read_tag(dir: &Path) -> io::Result<Option<MachineTag>> {
+    Ok(read_variable(dir, TAG_VARIABLE)?.as_deref().and_then(MachineTag::parse))
+}
+
+fn is_vmm(dir: &Path) -> io::Result<bool> {
+    Ok(read_variable(dir, VMM_VARIABLE)?.is_some())
+}
+
+fn read_variable(dir: &Path, name: &str) -> io::Result<Option<String>> {
     let environment = match fs::read(dir.join("environ")) {
         // It has capabilities that the agent lacks. A machine has fewer than the agent that started it.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
@@ -102,8 +117,8 @@ fn read_tag(dir: &Path) -> io::Result<Option<MachineTag>> {
     let Some(environment) = environment else { return Ok(None) };
     let mut variables =
         environment.split(|byte| *byte == 0).filter_map(|line| std::str::from_utf8(line).ok());
-    let value = variables.find_map(|line| line.strip_prefix(TAG_VARIABLE)?.strip_prefix('='));
-    Ok(value.and_then(MachineTag::parse))
+    let value = variables.find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    Ok(value.map(str::to_owned))
 }
 
 /// Depth of the innermost pid namespace and the number in it, from `NSpid` of `status`.
@@ -151,11 +166,15 @@ mod tests {
         process(&root, 13, 'Z', &tag.to_string(), "13\t1");
         process(&root, 14, 'S', &foreign.to_string(), "14\t1");
         process(&root, 15, 'S', "nonsense", "15\t1");
+        process(&root, 16, 'S', &format!("{tag}\0{VMM_VARIABLE}=1"), "16");
         let procfs = Procfs { root };
         let found = procfs.find(host).unwrap();
         let seen: Vec<_> =
             found.iter().map(|one| (one.process.pid, one.process.start_ticks, one.kind)).collect();
-        assert_eq!(seen, [(10, 100, FoundKind::Machine), (12, 120, FoundKind::Launcher)]);
+        assert_eq!(
+            seen,
+            [(10, 100, FoundKind::Machine), (12, 120, FoundKind::Launcher), (16, 160, FoundKind::Machine)]
+        );
         assert_eq!(procfs.see(99).unwrap(), None);
         assert!(procfs.see(13).unwrap().unwrap().zombie);
     }

@@ -1,7 +1,7 @@
 //! Limits of a machine by cgroup v2.
 //!
 //! In: the v2 root and a machine's limits. Out: a group a machine with its limits set, or a host condition that says why
-//! limits are not enforced. The VMM makes groups before a launch and removes them after a death; the launcher joins.
+//! limits are not enforced. A VMM makes groups before a launch and removes them after a death; the launcher joins.
 
 use std::{
     fs, io,
@@ -15,8 +15,6 @@ use shardplane_proto::{
 
 use crate::vmm::Limits;
 
-/// Memory that the supervisor and the kernel need beside the engine, in MiB.
-const OVERHEAD_MIB: u64 = 64;
 /// Processes and threads of one machine.
 const MAX_PIDS: u32 = 4096;
 /// Length of a period of `cpu.max` in microseconds.
@@ -98,15 +96,29 @@ impl Cgroups {
         }
     }
 
-    /// Makes the machine's group with its limits; `None` when limits are not enforced.
+    /// The same where something else limits I/O.
+    pub fn condition_without_io(&self) -> Option<v1::HostCondition> {
+        match self {
+            Self::Enforced { .. } => None,
+            Self::Absent { .. } => self.condition(),
+        }
+    }
+
+    /// Makes the machine's group with its limits; `None` when limits are not enforced. `overhead_mib` is the memory that
+    /// the way it is run needs on top of the machine's own.
     ///
     /// # Errors
     /// When the kernel refuses a value.
-    pub fn prepare(&self, instance: InstanceId, limits: &Limits) -> io::Result<Option<PathBuf>> {
+    pub fn prepare(
+        &self,
+        instance: InstanceId,
+        limits: &Limits,
+        overhead_mib: u64,
+    ) -> io::Result<Option<PathBuf>> {
         let Self::Enforced { parent, .. } = self else { return Ok(None) };
         let group = parent.join(instance.to_string());
         fs::create_dir_all(&group)?;
-        for (file, value, required) in settings(limits) {
+        for (file, value, required) in settings(limits, overhead_mib) {
             let path = group.join(file);
             // memory.swap.max and pids.max are absent on kernels without them.
             if required || path.exists() {
@@ -151,12 +163,12 @@ pub fn io_max(major: u64, minor: u64, iops: u32) -> String {
     format!("{major}:{minor} riops={iops} wiops={iops}")
 }
 
-fn settings(limits: &Limits) -> [(&'static str, String, bool); 4] {
+fn settings(limits: &Limits, overhead_mib: u64) -> [(&'static str, String, bool); 4] {
     let quota = u64::from(limits.vcpus) * u64::from(limits.vcpu_share) * CPU_PERIOD_US / 100;
     [
         // The kernel refuses a quota below one millisecond.
         ("cpu.max", format!("{} {CPU_PERIOD_US}", quota.max(1000)), true),
-        ("memory.max", ((limits.memory_mib + OVERHEAD_MIB) << 20).to_string(), true),
+        ("memory.max", ((limits.memory_mib + overhead_mib) << 20).to_string(), true),
         ("memory.swap.max", "0".into(), false),
         ("pids.max", MAX_PIDS.to_string(), false),
     ]
@@ -193,7 +205,7 @@ mod tests {
         let control = fs::read_to_string(dir.path().join("cgroup.subtree_control")).unwrap();
         assert_eq!(control, "+cpu +memory +pids +io");
         let id = InstanceId::from_u128(1);
-        let group = cgroups.prepare(id, &LIMITS).unwrap().unwrap();
+        let group = cgroups.prepare(id, &LIMITS, 64).unwrap().unwrap();
         assert_eq!(group, dir.path().join("shardplane-00000005").join(id.to_string()));
         assert_eq!(fs::read_to_string(group.join("cpu.max")).unwrap(), "100000 100000");
         assert_eq!(fs::read_to_string(group.join("memory.max")).unwrap(), ((512 + 64) << 20).to_string());
@@ -204,7 +216,7 @@ mod tests {
     fn values_are_rendered_as_the_kernel_reads_them() {
         assert_eq!(io_max(7, 3, 750), "7:3 riops=750 wiops=750");
         let tiny = Limits { vcpus: 0, vcpu_share: 0, ..LIMITS };
-        assert_eq!(settings(&tiny)[0].1, "1000 100000");
+        assert_eq!(settings(&tiny, 64)[0].1, "1000 100000");
     }
 
     #[test]
@@ -215,7 +227,7 @@ mod tests {
             let condition = cgroups.condition().unwrap();
             assert_eq!((condition.r#type.as_str(), condition.status.as_str()), ("LimitsEnforced", "False"));
             assert!(condition.message.contains("cpu and memory"), "{}", condition.message);
-            assert_eq!(cgroups.prepare(InstanceId::from_u128(1), &LIMITS).unwrap(), None);
+            assert_eq!(cgroups.prepare(InstanceId::from_u128(1), &LIMITS, 64).unwrap(), None);
         }
         let dir = root("cpu memory");
         let condition = Cgroups::at(dir.path(), HostId::from_u128(5)).condition().unwrap();

@@ -1,0 +1,420 @@
+//! Machines as microVMs: one cloud-hypervisor process each, which outlives the agent.
+//!
+//! In: a [`MachineSpec`]. Out: a VMM process that is the machine: when it ends, for whatever reason and with whatever code, the
+//! machine is dead (a crash of a vCPU ends it with 0, as an orderly end does). A VMM runs one machine and is never used
+//! again. What of it is not its process lies in the machine's folder: `vm`, which belongs to its user; `booted`, which says
+//! that it got as far; `console.log`.
+//!
+//! Restart of a guest goes on in the same process, with the same disks, card, address and UUID. Migration and snapshots are
+//! not used: a machine's end is never "migrated away".
+
+pub mod api;
+mod boot;
+pub mod config;
+mod event;
+#[cfg(test)]
+mod fake;
+pub mod launch;
+#[cfg(test)]
+mod schema;
+mod uid;
+pub mod watch;
+mod wire;
+
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use futures::{FutureExt as _, future::BoxFuture};
+use shardplane_proto::{
+    ids::{HostId, InstanceId},
+    v1,
+};
+use tokio::time::timeout;
+
+use self::{
+    api::Api,
+    config::{GUEST_PORT, NetConfig, VmConfig, files, system_uuid},
+    event::Events,
+    launch::{EVENTS_FD, LaunchSpec},
+    uid::Uids,
+    watch::LastEvents,
+};
+use super::{
+    Found, FoundKind, GuestSocket, MachineSpec, StartError, Verdict, Vmm,
+    cgroup::Cgroups,
+    console::{Console, OfVmm},
+    judge, launching, process,
+    procfs::Procfs,
+};
+use crate::{
+    config::CloudHypervisor,
+    identity::MachineTag,
+    ledger::{ProcessId, Run},
+    network::tap,
+};
+
+/// A start that takes longer is ended.
+const START_DEADLINE: Duration = Duration::from_secs(30);
+/// How long a VMM that has failed may take to end.
+const END_DEADLINE: Duration = Duration::from_secs(5);
+/// How long a VMM is asked whether its machine runs.
+const ASK_DEADLINE: Duration = Duration::from_secs(3);
+
+/// The cloud-hypervisor VMM of one host.
+#[derive(Debug)]
+pub struct CloudHypervisorVmm {
+    host: HostId,
+    boot_id: String,
+    machines_dir: PathBuf,
+    config: CloudHypervisor,
+    uids: Uids,
+    procfs: Procfs,
+    cgroups: Cgroups,
+}
+
+impl CloudHypervisorVmm {
+    /// Prepares the host; limits that cannot be enforced become a condition.
+    ///
+    /// # Errors
+    /// When the run directory cannot be used.
+    pub fn open(host: HostId, boot_id: String, run_dir: &Path, config: CloudHypervisor) -> io::Result<Self> {
+        let uids = Uids::open(run_dir, config.first_uid, config.uids)?;
+        Ok(Self {
+            host,
+            boot_id,
+            machines_dir: run_dir.join("machines"),
+            config,
+            uids,
+            procfs: Procfs::default(),
+            cgroups: Cgroups::detect(host),
+        })
+    }
+
+    /// The machine's folder that belongs to its user, and that user.
+    fn own_dir(&self, instance: InstanceId) -> io::Result<(PathBuf, u32)> {
+        let uid = self.uids.ensure(instance)?;
+        let dir = self.vm_dir(instance);
+        fs::create_dir_all(&dir)?;
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700))?;
+        chown(&dir, Some(uid), Some(uid))?;
+        Ok((dir, uid))
+    }
+
+    fn vm_dir(&self, instance: InstanceId) -> PathBuf {
+        self.machines_dir.join(instance.to_string()).join("vm")
+    }
+
+    fn booted(&self, instance: InstanceId) -> PathBuf {
+        self.machines_dir.join(instance.to_string()).join("booted")
+    }
+
+    fn api(&self, instance: InstanceId) -> Api {
+        Api::new(&self.vm_dir(instance).join(files::API))
+    }
+
+    async fn start_within(&self, spec: &MachineSpec) -> Result<ProcessId, StartError> {
+        let instance = spec.tag.instance;
+        let began = Instant::now();
+        let config = VmConfig::new(spec, self.config.hugepages)
+            .map_err(|error| step("describe the machine to its VMM", error))?;
+        let (dir, uid) = self.own_dir(instance).map_err(|error| step("make the machine's folder", error))?;
+        remove_leftovers(&dir, &self.booted(instance))
+            .map_err(|error| step("remove what an earlier start left", error))?;
+        readable(&spec.image).map_err(|error| step("use the image", error))?;
+        // The volume is the one file of the host that the VMM may write, and no other user can even read it.
+        fs::set_permissions(&spec.volume, fs::Permissions::from_mode(0o600))
+            .and_then(|()| chown(&spec.volume, Some(uid), Some(uid)))
+            .map_err(|error| step("give the volume to the machine's user", error))?;
+        let overhead = overhead_mib(spec.limits.memory_mib);
+        let cgroup = self.cgroups.prepare(instance, &spec.limits, overhead);
+        let cgroup = cgroup.map_err(|error| step("set the limits of the machine", error))?;
+        // Before the VMM runs: it is busy as long as the last one's files are not closed.
+        let (netns, interface) = (spec.nic.netns.clone(), spec.nic.interface.clone());
+        let tap = tokio::task::spawn_blocking(move || tap::attach(&netns, &interface)).await;
+        let tap = tap.unwrap_or_else(|error| Err(io::Error::other(error)));
+        let tap = tap.map_err(|error| step(&format!("attach to the tap {}", spec.nic.interface), error))?;
+        let launch = LaunchSpec {
+            tag: spec.tag,
+            binary: self.config.binary.clone(),
+            dir,
+            netns: spec.nic.netns.clone(),
+            cgroup,
+            uid,
+            files: vec![
+                (files::ROOT.into(), spec.image.clone()),
+                (files::DATA.into(), spec.volume.clone()),
+                (files::KERNEL.into(), self.config.kernel.clone()),
+                (files::INITRAMFS.into(), self.config.initramfs.clone()),
+            ],
+        };
+        let prepared = Instant::now();
+        let process = launching::run("launch-vm", spec.tag, &launch).await?;
+        let launched = Instant::now();
+        let api = self.api(instance);
+        let booted = boot::boot(&api, process, &config, &NetConfig::new(spec), tap).await;
+        let booted = booted.and_then(|()| {
+            fs::write(self.booted(instance), spec.tag.uuid.to_string())
+                .map_err(|error| step("note that the machine runs", error))
+        });
+        match booted {
+            Ok(()) => {
+                let ms = |from: Instant, to: Instant| to.duration_since(from).as_secs_f32() * 1000.0;
+                tracing::info!(%instance, "the VMM has booted: prepared in {:.1} ms, launched in {:.1} ms, booted in {:.1} ms",
+                    ms(began, prepared), ms(prepared, launched), ms(launched, Instant::now()));
+                Ok(process)
+            }
+            Err(error) => {
+                let words = self.words_of_vmm(process);
+                self.end(process).await;
+                Err(with_words(error, &words))
+            }
+        }
+    }
+
+    /// Ends the process of a start that failed.
+    async fn end(&self, process: ProcessId) {
+        if let Err(error) = self.kill(process) {
+            tracing::error!(pid = process.pid, %error, "cannot end a VMM whose start failed");
+        }
+        if timeout(END_DEADLINE, self.death(process)).await.is_err() {
+            tracing::error!(pid = process.pid, "a VMM whose start failed was killed but does not end");
+        }
+    }
+
+    /// The VMM's log, as long as it lives; `None` when it is another process.
+    fn log_of(&self, process: ProcessId) -> Option<File> {
+        let path = format!("/proc/{}/fd/2", process.pid);
+        let file = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+        self.is_still(process).then_some(file).filter(|file| file.metadata().is_ok_and(|meta| meta.is_file()))
+    }
+
+    fn is_still(&self, process: ProcessId) -> bool {
+        process::open(&self.procfs, process).is_ok_and(|fd| fd.is_some())
+    }
+
+    fn words_of_vmm(&self, process: ProcessId) -> String {
+        use io::Read as _;
+        let mut bytes = Vec::new();
+        let read = self.log_of(process).map(|log| log.take(2000).read_to_end(&mut bytes));
+        match read {
+            Some(Ok(_)) => String::from_utf8_lossy(&bytes).trim().replace(char::is_control, " "),
+            Some(Err(_)) | None => String::new(),
+        }
+    }
+
+    /// A VMM of ours is a machine when its machine was seen running. One that an agent left half-way is none, unless it
+    /// says that its machine runs after all: a boot goes on when who asked for it is gone.
+    fn was_booted(&self, tag: MachineTag, process: ProcessId) -> bool {
+        let booted = fs::read_to_string(self.booted(tag.instance));
+        if booted.is_ok_and(|text| text.trim() == tag.uuid.to_string()) {
+            return true;
+        }
+        match self.ask(tag.instance, &system_uuid(tag.uuid)) {
+            Ok(runs) => runs,
+            // Nobody at the socket, or another machine's VMM: this one never got as far as having one.
+            Err(api::ApiError::Unreachable { .. }) => false,
+            // In doubt it is a machine: those are not ended because they are slow to answer.
+            Err(error) => {
+                tracing::warn!(instance = %tag.instance, pid = process.pid, "taken for a machine: {error}");
+                true
+            }
+        }
+    }
+
+    /// Asks a VMM, from a thread that may or may not belong to the runtime.
+    fn ask(&self, instance: InstanceId, uuid: &str) -> Result<bool, api::ApiError> {
+        let api = self.api(instance);
+        let late = || api::ApiError::Deadline { call: api::Call::Info, limit: ASK_DEADLINE };
+        let asked = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+                Some(runtime.block_on(boot::runs(&api, uuid)))
+            });
+            thread.join()
+        });
+        asked.ok().flatten().unwrap_or_else(|| Err(late()))
+    }
+}
+
+impl Vmm for CloudHypervisorVmm {
+    fn name(&self) -> &'static str {
+        "cloud-hypervisor"
+    }
+
+    fn conditions(&self) -> Vec<v1::HostCondition> {
+        // IOPS are limited by the VMM, so the io controller is not missed.
+        self.cgroups.condition_without_io().into_iter().collect()
+    }
+
+    fn guest_socket(&self, instance: InstanceId, _: &Path) -> io::Result<GuestSocket> {
+        let (dir, uid) = self.own_dir(instance)?;
+        Ok(GuestSocket { path: dir.join(format!("{}_{GUEST_PORT}", files::VSOCK)), owner: Some(uid) })
+    }
+
+    fn start<'a>(&'a self, spec: &'a MachineSpec) -> BoxFuture<'a, Result<ProcessId, StartError>> {
+        async move {
+            match timeout(START_DEADLINE, self.start_within(spec)).await {
+                Ok(result) => result,
+                Err(_) => Err(StartError::Launcher(format!(
+                    "it did not finish within {} s and was ended",
+                    START_DEADLINE.as_secs()
+                ))),
+            }
+        }
+        .boxed()
+    }
+
+    fn find(&self) -> io::Result<Vec<Found>> {
+        self.procfs.find(self.host)
+    }
+
+    fn is_finished(&self, found: &Found) -> bool {
+        match found.kind {
+            FoundKind::Launcher => false,
+            // A namespace machine from before the configuration was changed has no VMM that could be asked.
+            FoundKind::Machine => {
+                !self.procfs.is_vmm(found.process) || self.was_booted(found.tag, found.process)
+            }
+        }
+    }
+
+    fn inspect(&self, instance: InstanceId, run: &Run) -> io::Result<Verdict> {
+        let seen = match run.process {
+            Some(process) => self.procfs.see(process.pid)?,
+            None => None,
+        };
+        Ok(judge(instance, run, &self.boot_id, seen))
+    }
+
+    fn death(&self, process: ProcessId) -> BoxFuture<'static, ()> {
+        process::death(self.procfs.clone(), process)
+    }
+
+    fn console(&self, instance: InstanceId, process: ProcessId) -> Option<Console> {
+        let path = self.machines_dir.join(instance.to_string()).join("console.log");
+        let file = || File::options().create(true).read(true).append(true).mode(0o600).open(&path);
+        let (log, file) = match (file(), file()) {
+            (Ok(log), Ok(file)) => (log, file),
+            (Err(error), _) | (_, Err(error)) => {
+                tracing::warn!(%instance, %error, "the machine's console is not kept");
+                return None;
+            }
+        };
+        let events = format!("/proc/{}/fd/{EVENTS_FD}", process.pid);
+        let events = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(events).ok();
+        let events = events.filter(|_| self.is_still(process)).map(Events::new);
+        let last = LastEvents::default();
+        let serial = self.vm_dir(instance).join(files::SERIAL);
+        let follower =
+            tokio::spawn(watch::follow(instance, serial, log, events, last.clone(), self.death(process)));
+        Some(Console::of_vmm(file, OfVmm { log: self.log_of(process), events: last, follower }))
+    }
+
+    fn press_power_button(&self, instance: InstanceId) -> BoxFuture<'_, bool> {
+        async move { boot::press_power_button(&self.api(instance)).await }.boxed()
+    }
+
+    fn kill(&self, process: ProcessId) -> io::Result<()> {
+        process::kill(&self.procfs, process)
+    }
+
+    fn release(&self, instance: InstanceId) -> io::Result<()> {
+        self.cgroups.release(instance)?;
+        let dir = self.vm_dir(instance);
+        match fs::remove_dir_all(&dir) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        // Last: until here nobody else may have the number.
+        self.uids.release(instance)
+    }
+
+    fn release_all(&self) -> io::Result<()> {
+        self.cgroups.release_all()?;
+        self.uids.release_all()
+    }
+}
+
+/// What VMM and kernel need for a machine beside its own memory, in MiB: the process, its buffers, and page tables in
+/// proportion.
+fn overhead_mib(memory_mib: u64) -> u64 {
+    128 + memory_mib / 64
+}
+
+fn step(what: &str, error: impl ToString) -> StartError {
+    StartError::Step { step: what.into(), cause: error.to_string() }
+}
+
+fn with_words(error: StartError, words: &str) -> StartError {
+    match error {
+        StartError::Step { step, cause } if !words.is_empty() => {
+            StartError::Step { step, cause: format!("{cause}; the VMM wrote: {words}") }
+        }
+        StartError::Step { .. } | StartError::Launcher(_) => error,
+    }
+}
+
+/// Files and sockets of a VMM that is dead, which would keep the next one from making its own: a killed VMM leaves them all.
+/// Not the guest's way to the agent, which listens already.
+fn remove_leftovers(dir: &Path, booted: &Path) -> io::Result<()> {
+    let keep = format!("{}_{GUEST_PORT}", files::VSOCK);
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_name() == *keep {
+            continue;
+        }
+        let path = entry.path();
+        if entry.file_type()?.is_dir() { fs::remove_dir_all(path)? } else { fs::remove_file(path)? }
+    }
+    match fs::remove_file(booted) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Files that all VMMs of the host share must be readable by their users.
+pub fn readable(path: &Path) -> Result<(), String> {
+    let mode =
+        fs::metadata(path).map_err(|error| format!("cannot look at {}: {error}", path.display()))?.mode();
+    if mode & 0o004 == 0 {
+        let path = path.display();
+        return Err(format!("{path} is not readable by the users that VMMs run as: chmod o+r {path}"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_vmm_left_goes_and_the_way_to_the_agent_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let vm = dir.path().join("vm");
+        fs::create_dir_all(vm.join("log")).unwrap();
+        for name in ["api", "api.lock", "vsock", "serial", "root", "vsock_1024"] {
+            fs::write(vm.join(name), "").unwrap();
+        }
+        let booted = dir.path().join("booted");
+        fs::write(&booted, "old").unwrap();
+        for _ in 0..2 {
+            remove_leftovers(&vm, &booted).unwrap();
+            let left: Vec<_> = fs::read_dir(&vm).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            assert_eq!(left, ["vsock_1024"]);
+            assert!(!booted.exists());
+        }
+    }
+
+    #[test]
+    fn a_file_that_only_root_can_read_is_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(readable(file.path()).unwrap_err().contains("chmod o+r"));
+        fs::set_permissions(file.path(), fs::Permissions::from_mode(0o644)).unwrap();
+        readable(file.path()).unwrap();
+    }
+}
