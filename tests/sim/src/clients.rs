@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use shardplane_proto::ids::{ClusterId, GroupId, InstanceId};
 
 use super::{
-    confirmed::Confirmed,
     keys::{KEYS, slot_of},
     mesh::{Cause, Mesh, Promotion},
     node::{Answer, Node, NodeId},
@@ -61,8 +60,6 @@ pub struct Clients {
     recent: Vec<(u64, Promotion)>,
     /// Nodes in whose place another was put without a vote.
     superseded: BTreeSet<NodeId>,
-    /// What clients were told that wait for a replica.
-    pub confirmed: Confirmed,
     pub counts: Counts,
 }
 
@@ -92,7 +89,6 @@ impl Clients {
 
     pub fn forget(&mut self, exists: impl Fn(ClusterId) -> bool) {
         self.promised.retain(|cluster, _| exists(*cluster));
-        self.confirmed.forget(exists);
     }
 
     /// A few writes to one cluster.
@@ -187,7 +183,6 @@ impl Clients {
                 }
                 let there = read(mesh, &table, key).unwrap_or(0);
                 if there >= acked {
-                    self.confirmed.seen((*cluster, key), there, owner, members, now);
                     if let Some(to) = owner.migrating.get(&slot_of(key)) {
                         promised.target[key] = (*to, now);
                     }
@@ -207,8 +202,6 @@ impl Clients {
                     // A key that is moved is written anew where it arrives.
                     None => unsynced(&self.crashes, owner, members, key, at.max(marked)),
                 };
-                let owners = (0..KEYS).filter_map(|key| table.owner(slot_of(key))).collect();
-                let why = why.or_else(|| self.confirmed.lost((*cluster, key), there, &owners));
                 if let Some(why) = why {
                     let owner = owner.id;
                     panic!(

@@ -7,7 +7,6 @@ pub mod campaign;
 pub mod check;
 pub mod clients;
 pub mod clock;
-pub mod confirmed;
 pub mod ear;
 pub mod faults;
 pub mod fencing;

@@ -50,8 +50,6 @@ impl Watch {
                 let host = world.leader.state.instances.get(&id).filter(|i| i.wanted()).map(|i| i.host);
                 host.is_some_and(|host| world.leader.observed.hears(host, now))
             };
-            let parted = !world.split.is_empty() || world.hosts.iter().any(|h| h.peers_cut);
-            self.clients.confirmed.note(&world.mesh, parted, &wanted, world.now);
             self.clients.check(&members, &world.mesh, &promotions, &wanted, &heard, world.now);
             for (cluster, members) in &members {
                 let formed = world.leader.state.clusters.get(cluster).is_some_and(|cluster| cluster.formed);

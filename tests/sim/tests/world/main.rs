@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod causes;
-mod confirmed;
 mod day_two;
 mod day_two_edges;
 mod decisions;
