@@ -5,10 +5,10 @@
 
 use std::{convert::Infallible, fs, os::unix::process::CommandExt as _, path::Path, process::Command};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use nix::{
     sys::stat::{Mode, umask},
-    unistd::sethostname,
+    unistd::{Pid, getpid, sethostname},
 };
 use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -35,6 +35,9 @@ pub fn main() {
 }
 
 fn boot() -> anyhow::Result<Infallible> {
+    if getpid() != Pid::from_raw(1) {
+        bail!("only a kernel runs this, as its first process");
+    }
     let mut timeline = Timeline::default();
     timeline.reached("init");
     umask(Mode::from_bits_truncate(0o022));

@@ -29,6 +29,7 @@ pub fn tell() -> anyhow::Result<()> {
     ensure!(ask("PING")? == "+PONG", "the engine answers over the card");
     println!("nested: PONG over the card");
     stood_still(&mut vm)?;
+    ensure!(!console().contains("drifts"), "the machine keeps its wall clock with its host's");
     vm.send(to_guest::Body::Stop(GuestStop { deadline_ms: 60_000 }))?;
     vm.report("the last report", |report| report.state() == EngineState::Stopped)?;
     ended(vm, "its supervisor was told to stop")?;

@@ -39,13 +39,22 @@ fn format(disk: &Path, size: u64) {
 
 /// The program of the host, linked as images/build links the supervisor, so that what both need is compiled once.
 fn host_program() -> PathBuf {
-    let target = Path::new(REPOSITORY).join("target/image");
+    let repository = fs::canonicalize(REPOSITORY).unwrap();
+    let target = repository.join("target/image");
+    let registry = env::var_os("CARGO_HOME")
+        .map_or_else(|| PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(".cargo"), PathBuf::from);
+    let flags = [
+        "-C".to_owned(),
+        "target-feature=+crt-static".to_owned(),
+        format!("--remap-path-prefix={}=/src", repository.display()),
+        format!("--remap-path-prefix={}=/cargo", registry.display()),
+    ];
     run(Command::new(env!("CARGO"))
         .args(["build", "--quiet", "--locked", "--profile", "image", "--target", "x86_64-unknown-linux-gnu"])
         .args(["-p", "shardplane-nested", "--bin", "nested-host"])
-        .current_dir(REPOSITORY)
+        .current_dir(&repository)
         .env("CARGO_TARGET_DIR", &target)
-        .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static"));
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}")));
     target.join("x86_64-unknown-linux-gnu/image/nested-host")
 }
 
