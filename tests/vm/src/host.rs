@@ -233,6 +233,27 @@ impl Host {
         }
     }
 
+    /// What starts took so far, in milliseconds: what the agent did before the VMM ran, the VMM's start, and its boot. Middle
+    /// and worst of each.
+    pub fn timeline(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().filter(|line| line.contains("the VMM has booted")).collect();
+        let column = |words: &str| {
+            let number = |line: &&str| line.split(words).nth(1)?.split(' ').next()?.parse::<f32>().ok();
+            let mut numbers: Vec<f32> = lines.iter().filter_map(number).collect();
+            numbers.sort_by(f32::total_cmp);
+            let middle = numbers.get(numbers.len() / 2).copied().unwrap_or_default();
+            format!("{middle:.1} (at most {:.1})", numbers.last().copied().unwrap_or_default())
+        };
+        format!(
+            "{} starts: prepared in {} ms, launched in {} ms, booted in {} ms",
+            lines.len(),
+            column("prepared in "),
+            column("launched in "),
+            column("booted in ")
+        )
+    }
+
     /// The agent's log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.path("agent.log")).unwrap_or_default()

@@ -37,6 +37,15 @@ pub fn cannot_run() -> Option<String> {
     kvm.err().map(|error| format!("/dev/kvm cannot be opened: {error}"))
 }
 
+/// As [`eventually`], and returns at most a millisecond later: for a death at a chosen moment.
+pub fn promptly(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Polls until `holds`, for at most a minute: a busy machine is slow, and nothing here is measured.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);

@@ -46,6 +46,7 @@ fn a_hundred_machines_that_come_and_go_leave_nothing() {
                         == (settled.interfaces, settled.cgroups, settled.mounts)
             });
         }
+        println!("measured: ten at once: {}", stage.host.timeline());
         println!(
             "measured: left after {} machines: {:?}",
             ROUNDS as usize * AT_ONCE,

@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::MetadataExt as _, time::Duration};
 
 use shardplane_proto::v1::MachineState;
-use shardplane_vm_tests::eventually;
+use shardplane_vm_tests::{eventually, promptly};
 
 use crate::scene::{VPC, id, instance, is, of, play, spec};
 
@@ -117,10 +117,10 @@ fn a_machine_outlives_its_agent_and_is_adopted() {
 fn an_agent_killed_in_any_phase_of_a_start_leaves_one_machine_or_none() {
     play(async |stage| {
         let mut seen = std::collections::BTreeSet::new();
-        for (generation, delay_ms) in (1..).zip([0, 5, 10, 20, 30, 40, 60, 80, 120, 200, 400]) {
+        for (generation, delay_ms) in (1..).zip([0, 2, 4, 6, 8, 10, 12, 15, 20, 25, 30, 40, 60, 100]) {
             stage.session.spec(spec(2 * generation, vec![instance(0, "idle")])).await;
             // From the moment on at which something of the start can be seen.
-            eventually("its folder or process is there", || {
+            promptly("its volume is there", || {
                 stage.host.path(&format!("state/volumes/{}/data.raw", id(0))).exists()
             });
             tokio::time::sleep(Duration::from_millis(delay_ms)).await;
@@ -137,6 +137,7 @@ fn an_agent_killed_in_any_phase_of_a_start_leaves_one_machine_or_none() {
             stage.session.spec(spec(2 * generation + 1, vec![])).await;
             stage.session.report("it is gone", |report| report.gone == [id(0).to_string()]).await;
         }
+        println!("measured: one at a time: {}", stage.host.timeline());
         println!("measured: left by killed agents: {seen:?}");
     });
 }
