@@ -8,6 +8,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
+use super::cmdline;
 use crate::{identity::MachineUuid, vmm::MachineSpec};
 
 /// Names in the machine's folder.
@@ -171,11 +172,11 @@ pub enum NoConfig {
 }
 
 impl VmConfig {
-    /// Describes a machine.
+    /// Describes a machine. `words` are what its kernel wants to be told besides.
     ///
     /// # Errors
     /// When it cannot be one.
-    pub fn new(spec: &MachineSpec, hugepages: bool) -> Result<Self, NoConfig> {
+    pub fn new(spec: &MachineSpec, hugepages: bool, words: &str) -> Result<Self, NoConfig> {
         let hostname = &spec.hostname;
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
         if hostname.is_empty() || !hostname.bytes().all(plain) {
@@ -208,7 +209,7 @@ impl VmConfig {
             payload: Payload {
                 kernel: files::KERNEL,
                 initramfs: files::INITRAMFS,
-                cmdline: format!("console=ttyS0 quiet loglevel=4 panic=-1 shardplane.hostname={hostname}"),
+                cmdline: cmdline::line(hostname, words),
             },
             // Two readers may have one image; of a volume the VMM takes a lock, so no second machine gets it.
             disks: vec![disk(files::ROOT, true, None), disk(files::DATA, false, limiter)],
@@ -268,7 +269,7 @@ mod tests {
     fn a_machine_is_described_as_the_vmm_reads_it() {
         let mut spec = spec();
         spec.hostname = "db-1.x".into();
-        let config = serde_json::to_value(VmConfig::new(&spec, false).unwrap()).unwrap();
+        let config = serde_json::to_value(VmConfig::new(&spec, false, "").unwrap()).unwrap();
         assert_eq!(
             config["payload"]["cmdline"],
             "console=ttyS0 quiet loglevel=4 panic=-1 shardplane.hostname=db-1.x"
@@ -289,7 +290,7 @@ mod tests {
         let refusal = |change: &dyn Fn(&mut MachineSpec)| {
             let mut spec = spec();
             change(&mut spec);
-            VmConfig::new(&spec, true).unwrap_err()
+            VmConfig::new(&spec, true, "").unwrap_err()
         };
         assert_eq!(refusal(&|s| s.limits.vcpus = 0), NoConfig::NoVcpu);
         assert_eq!(refusal(&|s| s.limits.memory_mib = 255), NoConfig::Memory(255));

@@ -10,6 +10,7 @@
 
 pub mod api;
 mod boot;
+mod cmdline;
 pub mod config;
 mod event;
 #[cfg(test)]
@@ -120,7 +121,9 @@ impl CloudHypervisorVmm {
     async fn start_within(&self, spec: &MachineSpec) -> Result<ProcessId, StartError> {
         let instance = spec.tag.instance;
         let began = Instant::now();
-        let config = VmConfig::new(spec, self.config.hugepages)
+        let words = cmdline::words_of(&self.config.kernel)
+            .map_err(|error| step("read the words for the kernel's command line", error))?;
+        let config = VmConfig::new(spec, self.config.hugepages, &words)
             .map_err(|error| step("describe the machine to its VMM", error))?;
         let (dir, uid) = self.own_dir(instance).map_err(|error| step("make the machine's folder", error))?;
         remove_leftovers(&dir, &self.booted(instance))
