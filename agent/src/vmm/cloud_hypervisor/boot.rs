@@ -44,7 +44,8 @@ async fn steps(
         return Err(StartError::Step { step: "reach the VMM".into(), cause });
     }
     let named = |step: &'static str| move |error| failed(step, error);
-    // Takes anything that has the form of a configuration; what is wrong in it is found at the boot.
+    // Takes anything that has the form of a configuration; what is wrong in it is found at the boot. A refusal may leave it
+    // behind in the VMM, which is one more reason to end that.
     api.give(Call::Create, config, Vec::new()).await.map_err(named("describe the machine"))?;
     // A refused card keeps the descriptor in the VMM for good: the VMM is ended, not asked again.
     api.give(Call::AddNet, net, vec![tap]).await.map_err(named("give it its network card"))?;

@@ -2,6 +2,10 @@
 
 use std::{fs, os::unix::fs::MetadataExt as _, time::Duration};
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use shardplane_proto::v1::MachineState;
 use shardplane_vm_tests::{eventually, promptly};
 
@@ -103,12 +107,30 @@ fn a_machine_outlives_its_agent_and_is_adopted() {
         }
         // It knows its death at once, also as a foster child.
         stage.session.spec(spec(1, vec![instance(0, "idle")])).await;
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(vm.pid), nix::sys::signal::Signal::SIGKILL)
-            .unwrap();
+        kill(Pid::from_raw(vm.pid), Signal::SIGKILL).unwrap();
         stage.session.report("it died", |report| is(report, 0, MachineState::Down, "the machine died")).await;
         let report = stage.runs(0).await;
         assert_eq!(of(&report, 0).unwrap().machine_starts, 2);
         eventually("the console goes on", || stage.host.console(id(0)).len() > written.len());
+
+        // Dead while nobody watched: it is known, and started again when the coordinator wants it.
+        let vm = stage.host.vm(id(0)).unwrap();
+        stage.host.kill_agent();
+        kill(Pid::from_raw(vm.pid), Signal::SIGKILL).unwrap();
+        stage.host.start_agent();
+        let (_, session) = stage.coordinator.session().await;
+        stage.session = session;
+        stage.session.report("it is down", |report| is(report, 0, MachineState::Down, "")).await;
+        stage.session.spec(spec(1, vec![instance(0, "idle")])).await;
+        stage.runs(0).await;
+        assert_eq!(stage.host.vms().len(), 1);
+
+        // An operator clears the host.
+        stage.host.kill_agent();
+        let swept = stage.host.sweep();
+        assert!(swept.status.success(), "{}", String::from_utf8_lossy(&swept.stderr));
+        assert!(stage.host.tagged().is_empty());
+        assert!(!stage.host.path("run").exists(), "nothing of it is left");
     });
 }
 
