@@ -117,7 +117,7 @@ mod tests {
 
     async fn boot_with(server: &FakeServer) -> Result<(), StartError> {
         let spec = spec();
-        let config = VmConfig::new(&spec, false).unwrap();
+        let config = VmConfig::new(&spec, false, "").unwrap();
         boot(&Api::new(server.socket()), PROCESS, &config, &NetConfig::new(&spec), tap()).await
     }
 

@@ -36,6 +36,8 @@ const GUEST_CID: u32 = 3;
 /// was exhausted, or less than the limit would pass.
 const REFILL_MS: u64 = 1000;
 const MIB: u64 = 1 << 20;
+/// A kernel takes 2048 bytes of command line.
+const MOST_WORDS: usize = 1500;
 
 /// The body of `vm.create`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -162,6 +164,9 @@ pub enum NoConfig {
     /// It would become part of a kernel's command line.
     #[error("the host name {0:?} has other characters than letters, digits, dots and dashes")]
     Hostname(String),
+    /// They came with the kernel.
+    #[error("the words for the kernel's command line are more than printable ones in one line: {0:?}")]
+    Words(String),
     /// None.
     #[error("it has no vCPU")]
     NoVcpu,
@@ -171,16 +176,22 @@ pub enum NoConfig {
 }
 
 impl VmConfig {
-    /// Describes a machine.
+    /// Describes a machine. `words` are those that its kernel wants on the command line besides ours.
     ///
     /// # Errors
     /// When it cannot be one.
-    pub fn new(spec: &MachineSpec, hugepages: bool) -> Result<Self, NoConfig> {
+    pub fn new(spec: &MachineSpec, hugepages: bool, words: &str) -> Result<Self, NoConfig> {
         let hostname = &spec.hostname;
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
         if hostname.is_empty() || !hostname.bytes().all(plain) {
             return Err(NoConfig::Hostname(hostname.clone()));
         }
+        if words.len() > MOST_WORDS || words.chars().any(|one| one.is_control() || !one.is_ascii()) {
+            return Err(NoConfig::Words(words.chars().take(80).collect()));
+        }
+        let mut cmdline =
+            format!("console=ttyS0 quiet loglevel=4 panic=-1 shardplane.hostname={hostname} {words}");
+        cmdline.truncate(cmdline.trim_end().len());
         let limits = spec.limits;
         if limits.vcpus == 0 {
             return Err(NoConfig::NoVcpu);
@@ -205,11 +216,7 @@ impl VmConfig {
             cpus: Cpus { boot_vcpus: limits.vcpus, max_vcpus: limits.vcpus },
             // Anonymous memory: huge pages of a VM that is killed are free at once.
             memory: Memory { size: limits.memory_mib * MIB, hugepages },
-            payload: Payload {
-                kernel: files::KERNEL,
-                initramfs: files::INITRAMFS,
-                cmdline: format!("console=ttyS0 quiet loglevel=4 panic=-1 shardplane.hostname={hostname}"),
-            },
+            payload: Payload { kernel: files::KERNEL, initramfs: files::INITRAMFS, cmdline },
             // Two readers may have one image; of a volume the VMM takes a lock, so no second machine gets it.
             disks: vec![disk(files::ROOT, true, None), disk(files::DATA, false, limiter)],
             rng: Rng { src: "/dev/urandom" },
@@ -268,7 +275,7 @@ mod tests {
     fn a_machine_is_described_as_the_vmm_reads_it() {
         let mut spec = spec();
         spec.hostname = "db-1.x".into();
-        let config = serde_json::to_value(VmConfig::new(&spec, false).unwrap()).unwrap();
+        let config = serde_json::to_value(VmConfig::new(&spec, false, "").unwrap()).unwrap();
         assert_eq!(
             config["payload"]["cmdline"],
             "console=ttyS0 quiet loglevel=4 panic=-1 shardplane.hostname=db-1.x"
@@ -280,6 +287,11 @@ mod tests {
         );
         assert_eq!(config["disks"][0].get("rate_limiter_config"), None);
         assert_eq!(config.get("net"), None, "vm.create takes no descriptors");
+        let with_words = VmConfig::new(&spec, false, "a.b=c d").unwrap().payload.cmdline;
+        assert!(with_words.ends_with("shardplane.hostname=db-1.x a.b=c d"), "{with_words}");
+        for bad in ["two\nlines", "gr\u{fc}n", &"x".repeat(2000)] {
+            assert!(matches!(VmConfig::new(&spec, false, bad), Err(NoConfig::Words(_))));
+        }
         let net = serde_json::to_value(NetConfig::new(&spec)).unwrap();
         assert!(net.get("tap").is_none() && net.get("fds").is_none(), "{net}");
     }
@@ -289,7 +301,7 @@ mod tests {
         let refusal = |change: &dyn Fn(&mut MachineSpec)| {
             let mut spec = spec();
             change(&mut spec);
-            VmConfig::new(&spec, true).unwrap_err()
+            VmConfig::new(&spec, true, "").unwrap_err()
         };
         assert_eq!(refusal(&|s| s.limits.vcpus = 0), NoConfig::NoVcpu);
         assert_eq!(refusal(&|s| s.limits.memory_mib = 255), NoConfig::Memory(255));

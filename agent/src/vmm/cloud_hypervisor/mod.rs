@@ -120,7 +120,9 @@ impl CloudHypervisorVmm {
     async fn start_within(&self, spec: &MachineSpec) -> Result<ProcessId, StartError> {
         let instance = spec.tag.instance;
         let began = Instant::now();
-        let config = VmConfig::new(spec, self.config.hugepages)
+        let words = kernel_words(&self.config.kernel)
+            .map_err(|error| step("read the words for the kernel's command line", error))?;
+        let config = VmConfig::new(spec, self.config.hugepages, words.trim())
             .map_err(|error| step("describe the machine to its VMM", error))?;
         let (dir, uid) = self.own_dir(instance).map_err(|error| step("make the machine's folder", error))?;
         remove_leftovers(&dir, &self.booted(instance))
@@ -374,6 +376,14 @@ fn remove_leftovers(dir: &Path, booted: &Path) -> io::Result<()> {
     match fs::remove_file(booted) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// What a kernel wants on its command line may lie beside it, in the file `cmdline`.
+fn kernel_words(kernel: &Path) -> io::Result<String> {
+    match fs::read_to_string(kernel.with_file_name("cmdline")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        other => other,
     }
 }
 

@@ -73,7 +73,7 @@ fn leaves(value: &Value, place: &str, found: &mut Vec<(String, Value)>) {
 }
 
 fn described() -> Value {
-    let mut whole = json!(VmConfig::new(&spec(), false).unwrap());
+    let mut whole = json!(VmConfig::new(&spec(), false, "").unwrap());
     whole["net"] = json!([NetConfig::new(&spec())]);
     whole
 }
