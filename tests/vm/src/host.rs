@@ -85,6 +85,7 @@ impl Host {
         fs::write(images.join("tiny-1.json"), manifest).expect("its manifest");
         let kernel = guest::build(host.dir.path());
         fs::copy(kernel, images.join("kernel/vmlinuz")).expect("a kernel");
+        fs::write(images.join("kernel/cmdline"), "words.of=kernel\n").expect("its words");
         fs::write(images.join("kernel/initramfs"), [0; 512]).expect("an initramfs");
         for name in ["tiny-1.erofs", "kernel/vmlinuz", "kernel/initramfs"] {
             fs::set_permissions(images.join(name), fs::Permissions::from_mode(0o644)).expect("open to all");

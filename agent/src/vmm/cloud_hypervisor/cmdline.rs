@@ -1,7 +1,6 @@
-//! The command line that a machine's kernel gets.
+//! What a kernel wants on its command line.
 //!
-//! In: the host name, and the words that belong to the kernel: the file `cmdline` beside it, which `images/build kernel` makes. Out: one
-//! line. Holds no secret: every process of the guest can read it. Called by the VMM for each start.
+//! In: the file `cmdline` beside the kernel, which `images/build kernel` makes. Out: its words in one line. Called by the VMM for each start.
 
 use std::{fs, io, path::Path};
 
@@ -20,12 +19,6 @@ pub fn words_of(kernel: &Path) -> io::Result<String> {
     }
 }
 
-/// The whole line.
-pub fn line(hostname: &str, words: &str) -> String {
-    let line = format!("console=ttyS0 quiet loglevel=4 panic=-1 shardplane.hostname={hostname}");
-    if words.is_empty() { line } else { format!("{line} {words}") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -36,10 +29,7 @@ mod tests {
         let kernel = dir.path().join("vmlinuz");
         assert_eq!(words_of(&kernel).unwrap(), "", "a kernel of the operator's own");
         fs::write(dir.path().join("cmdline"), "# For speed.\na=1  b\n\n# And more.\nc=d,e\n").unwrap();
-        let words = words_of(&kernel).unwrap();
-        assert_eq!(words, "a=1 b c=d,e");
-        assert!(line("db-1", &words).ends_with("shardplane.hostname=db-1 a=1 b c=d,e"));
-        assert!(line("db-1", "").ends_with("shardplane.hostname=db-1"));
+        assert_eq!(words_of(&kernel).unwrap(), "a=1 b c=d,e");
         fs::remove_file(dir.path().join("cmdline")).unwrap();
         fs::create_dir(dir.path().join("cmdline")).unwrap();
         assert!(words_of(&kernel).is_err());

@@ -8,7 +8,6 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::cmdline;
 use crate::{identity::MachineUuid, vmm::MachineSpec};
 
 /// Names in the machine's folder.
@@ -37,6 +36,8 @@ const GUEST_CID: u32 = 3;
 /// was exhausted, or less than the limit would pass.
 const REFILL_MS: u64 = 1000;
 const MIB: u64 = 1 << 20;
+/// A kernel takes 2048 bytes of command line.
+const MOST_WORDS: usize = 1500;
 
 /// The body of `vm.create`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -163,6 +164,9 @@ pub enum NoConfig {
     /// It would become part of a kernel's command line.
     #[error("the host name {0:?} has other characters than letters, digits, dots and dashes")]
     Hostname(String),
+    /// They came with the kernel.
+    #[error("the words for the kernel's command line are more than printable ones in one line: {0:?}")]
+    Words(String),
     /// None.
     #[error("it has no vCPU")]
     NoVcpu,
@@ -172,7 +176,7 @@ pub enum NoConfig {
 }
 
 impl VmConfig {
-    /// Describes a machine. `words` are what its kernel wants to be told besides.
+    /// Describes a machine. `words` are those that its kernel wants on the command line besides ours.
     ///
     /// # Errors
     /// When it cannot be one.
@@ -182,6 +186,12 @@ impl VmConfig {
         if hostname.is_empty() || !hostname.bytes().all(plain) {
             return Err(NoConfig::Hostname(hostname.clone()));
         }
+        if words.len() > MOST_WORDS || words.chars().any(|one| one.is_control() || !one.is_ascii()) {
+            return Err(NoConfig::Words(words.chars().take(80).collect()));
+        }
+        let mut cmdline =
+            format!("console=ttyS0 quiet loglevel=4 panic=-1 shardplane.hostname={hostname} {words}");
+        cmdline.truncate(cmdline.trim_end().len());
         let limits = spec.limits;
         if limits.vcpus == 0 {
             return Err(NoConfig::NoVcpu);
@@ -206,11 +216,7 @@ impl VmConfig {
             cpus: Cpus { boot_vcpus: limits.vcpus, max_vcpus: limits.vcpus },
             // Anonymous memory: huge pages of a VM that is killed are free at once.
             memory: Memory { size: limits.memory_mib * MIB, hugepages },
-            payload: Payload {
-                kernel: files::KERNEL,
-                initramfs: files::INITRAMFS,
-                cmdline: cmdline::line(hostname, words),
-            },
+            payload: Payload { kernel: files::KERNEL, initramfs: files::INITRAMFS, cmdline },
             // Two readers may have one image; of a volume the VMM takes a lock, so no second machine gets it.
             disks: vec![disk(files::ROOT, true, None), disk(files::DATA, false, limiter)],
             rng: Rng { src: "/dev/urandom" },
@@ -281,6 +287,11 @@ mod tests {
         );
         assert_eq!(config["disks"][0].get("rate_limiter_config"), None);
         assert_eq!(config.get("net"), None, "vm.create takes no descriptors");
+        let with_words = VmConfig::new(&spec, false, "a.b=c d").unwrap().payload.cmdline;
+        assert!(with_words.ends_with("shardplane.hostname=db-1.x a.b=c d"), "{with_words}");
+        for bad in ["two\nlines", "gr\u{fc}n", &"x".repeat(2000)] {
+            assert!(matches!(VmConfig::new(&spec, false, bad), Err(NoConfig::Words(_))));
+        }
         let net = serde_json::to_value(NetConfig::new(&spec)).unwrap();
         assert!(net.get("tap").is_none() && net.get("fds").is_none(), "{net}");
     }

@@ -121,7 +121,11 @@ fn offer(name: &str, path: &Path) -> Result<(), Failure> {
         .mode(0o600)
         .open(target)
         .step(|| format!("make a place for {name}"))?;
-    mount(Some(path), target, None, MsFlags::MS_BIND, "")
+    mount(Some(path), target, None, MsFlags::MS_BIND, "")?;
+    let mut flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    // Whatever the VMM becomes, and whoever opens its files through it: what machines share cannot be written here.
+    flags.set(MsFlags::MS_RDONLY, name != files::DATA);
+    mount(None, target, None, flags, "")
 }
 
 /// A `/dev` with what a VMM needs. No `/dev/net/tun`: a VMM that lacks its tap must not make one that nobody filters.

@@ -54,9 +54,19 @@ fn a_machine_is_a_process_that_may_do_nothing_else_and_goes_without_a_trace() {
         devices.sort();
         assert_eq!(devices, ["kvm", "null", "urandom"]);
 
+        let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", vm.pid)).unwrap();
+        for (name, expected) in [("root", "ro"), ("kernel", "ro"), ("initramfs", "ro"), ("data", "rw")] {
+            let at = dir.join(name).display().to_string();
+            let mut fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+            let options = fields.find(|fields| fields[4] == at).unwrap()[5].to_owned();
+            assert_eq!(options.split(',').next(), Some(expected), "{name}");
+        }
+
         let info = vm.info().unwrap();
         assert_eq!(info["state"], "Running");
         let config = &info["config"];
+        let cmdline = config["payload"]["cmdline"].as_str().unwrap();
+        assert!(cmdline.ends_with(" shardplane.hostname=idle words.of=kernel"), "{cmdline}");
         assert_eq!(config["cpus"]["boot_vcpus"], 2);
         assert_eq!(config["memory"]["size"], 64 << 20);
         assert_eq!(config["disks"][1]["rate_limiter_config"]["ops"]["size"], 750);
