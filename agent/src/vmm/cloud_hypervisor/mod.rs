@@ -420,6 +420,41 @@ mod tests {
         }
     }
 
+    /// An agent may die anywhere in a start; what it leaves is a machine only when its guest ever ran.
+    #[tokio::test]
+    async fn a_vmm_that_an_agent_left_half_way_is_told_from_a_machine() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = CloudHypervisor {
+            binary: "/none".into(),
+            kernel: "/none".into(),
+            initramfs: "/none".into(),
+            first_uid: 4_000_000,
+            uids: 1,
+            hugepages: false,
+        };
+        let tag = fake::spec().tag;
+        let vmm = CloudHypervisorVmm::open(tag.host, "boot".into(), dir.path(), config).unwrap();
+        let process = ProcessId { pid: 1, start_ticks: 1 };
+        let is_machine = || vmm.was_booted(tag, process);
+        fs::create_dir_all(vmm.vm_dir(tag.instance)).unwrap();
+        assert!(!is_machine(), "no socket yet");
+        let server = fake::FakeServer::start_at(vmm.vm_dir(tag.instance).join(files::API), 1);
+        assert!(!is_machine(), "it was told nothing");
+        let api = vmm.api(tag.instance);
+        let told = VmConfig::new(&fake::spec(), false, "").unwrap();
+        api.give(api::Call::Create, &told, Vec::new()).await.unwrap();
+        assert!(!is_machine(), "it was not booted");
+        api.call(api::Call::Boot).await.unwrap();
+        assert!(is_machine(), "the agent died before it could note it");
+        let other = MachineTag { uuid: "01arz3ndektsv4rrffq69g5faw".parse().unwrap(), ..tag };
+        assert!(!vmm.was_booted(other, process), "the VMM of another start");
+        server.next("vm.info", fake::Reply::Hangup);
+        assert!(is_machine(), "in doubt");
+        fs::write(vmm.booted(tag.instance), tag.uuid.to_string()).unwrap();
+        server.next("vm.info", fake::Reply::empty(404));
+        assert!(is_machine(), "noted, and not asked again");
+    }
+
     #[test]
     fn a_file_that_only_root_can_read_is_named() {
         let file = tempfile::NamedTempFile::new().unwrap();
