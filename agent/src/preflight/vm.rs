@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{Finding, Level};
-use crate::{config::CloudHypervisor, vmm::cloud_hypervisor::readable};
+use crate::{config::CloudHypervisor, vmm::cloud_hypervisor::start::readable};
 
 /// The one version of KVM's interface that there has been since 2007.
 const KVM_API: i32 = 12;

@@ -188,6 +188,14 @@ mod tests {
         assert!(error.contains("process 4242 was started"), "{error}");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_vmm_that_does_not_answer_is_waited_for_and_named() {
+        let server = FakeServer::start(PROCESS.pid).await;
+        server.next("vm.info", Reply::Silence);
+        let error = Api::new(server.socket()).call(Call::Info).await.unwrap_err().to_string();
+        assert_eq!(error, "the VMM did not answer vm.info within 3 s");
+    }
+
     /// HOST-7: a paused machine does not notice its power button; a VMM that ends before it answers has ended.
     #[tokio::test]
     async fn a_paused_machine_goes_on_before_it_is_to_stop_and_a_vmm_may_end_without_an_answer() {

@@ -55,6 +55,8 @@ pub enum Reply {
     Status(u16, String),
     /// The connection ends.
     Hangup,
+    /// Nothing, for as long as the test lasts.
+    Silence,
 }
 
 impl Reply {
@@ -83,13 +85,14 @@ struct Inner {
     state: &'static str,
     descriptors: usize,
     forgotten: Vec<String>,
+    silent: Vec<UnixStream>,
 }
 
 /// The VMM.
 pub struct FakeServer {
     socket: PathBuf,
     inner: Arc<Mutex<Inner>>,
-    _dir: tempfile::TempDir,
+    _dir: Option<tempfile::TempDir>,
 }
 
 impl FakeServer {
@@ -97,6 +100,11 @@ impl FakeServer {
     pub async fn start(pid: i32) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("api");
+        Self { _dir: Some(dir), ..Self::start_at(socket, pid) }
+    }
+
+    /// The same, at this socket.
+    pub fn start_at(socket: PathBuf, pid: i32) -> Self {
         let listener = UnixListener::bind(&socket).unwrap();
         let inner = Arc::new(Mutex::new(Inner { pid, state: "Created", ..Inner::default() }));
         let served = Arc::clone(&inner);
@@ -106,7 +114,7 @@ impl FakeServer {
                 serve(stream, &served);
             }
         });
-        Self { socket, inner, _dir: dir }
+        Self { socket, inner, _dir: None }
     }
 
     /// Where it listens.
@@ -152,7 +160,11 @@ fn serve(mut stream: UnixStream, inner: &Mutex<Inner>) {
     inner.descriptors += descriptors;
     let scripted = inner.scripted.get_mut(&call).and_then(VecDeque::pop_front);
     let reply = scripted.unwrap_or_else(|| inner.answer(&call, &body));
-    let Reply::Status(status, body) = reply else { return };
+    let (status, body) = match reply {
+        Reply::Status(status, body) => (status, body),
+        Reply::Hangup => return,
+        Reply::Silence => return inner.silent.push(stream),
+    };
     // The status line has no reason, and 204 no length.
     let length = if status == 204 { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
     let _client_gone = write!(

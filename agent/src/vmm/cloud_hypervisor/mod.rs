@@ -18,6 +18,7 @@ mod fake;
 pub mod launch;
 #[cfg(test)]
 mod schema;
+pub mod start;
 mod uid;
 pub mod watch;
 mod wire;
@@ -25,9 +26,9 @@ mod wire;
 use std::{
     fs::{self, File},
     io,
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown},
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, chown},
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
@@ -39,9 +40,9 @@ use tokio::time::timeout;
 
 use self::{
     api::Api,
-    config::{GUEST_PORT, NetConfig, VmConfig, files, system_uuid},
+    config::{GUEST_PORT, files, system_uuid},
     event::Events,
-    launch::{EVENTS_FD, LaunchSpec},
+    launch::EVENTS_FD,
     uid::Uids,
     watch::LastEvents,
 };
@@ -49,20 +50,17 @@ use super::{
     Found, FoundKind, GuestSocket, MachineSpec, StartError, Verdict, Vmm,
     cgroup::Cgroups,
     console::{Console, OfVmm},
-    judge, launching, process,
+    judge, process,
     procfs::Procfs,
 };
 use crate::{
     config::CloudHypervisor,
     identity::MachineTag,
     ledger::{ProcessId, Run},
-    network::tap,
 };
 
 /// A start that takes longer is ended.
 const START_DEADLINE: Duration = Duration::from_secs(30);
-/// How long a VMM that has failed may take to end.
-const END_DEADLINE: Duration = Duration::from_secs(5);
 /// How long a VMM is asked whether its machine runs.
 const ASK_DEADLINE: Duration = Duration::from_secs(3);
 
@@ -118,77 +116,6 @@ impl CloudHypervisorVmm {
         Api::new(&self.vm_dir(instance).join(files::API))
     }
 
-    async fn start_within(&self, spec: &MachineSpec) -> Result<ProcessId, StartError> {
-        let instance = spec.tag.instance;
-        let began = Instant::now();
-        let words = cmdline::words_of(&self.config.kernel)
-            .map_err(|error| step("read the words for the kernel's command line", error))?;
-        let config = VmConfig::new(spec, self.config.hugepages, &words)
-            .map_err(|error| step("describe the machine to its VMM", error))?;
-        let (dir, uid) = self.own_dir(instance).map_err(|error| step("make the machine's folder", error))?;
-        remove_leftovers(&dir, &self.booted(instance))
-            .map_err(|error| step("remove what an earlier start left", error))?;
-        readable(&spec.image).map_err(|error| step("use the image", error))?;
-        // The volume is the one file of the host that the VMM may write, and no other user can even read it.
-        fs::set_permissions(&spec.volume, fs::Permissions::from_mode(0o600))
-            .and_then(|()| chown(&spec.volume, Some(uid), Some(uid)))
-            .map_err(|error| step("give the volume to the machine's user", error))?;
-        let overhead = overhead_mib(spec.limits.memory_mib);
-        let cgroup = self.cgroups.prepare(instance, &spec.limits, overhead);
-        let cgroup = cgroup.map_err(|error| step("set the limits of the machine", error))?;
-        // Before the VMM runs: it is busy as long as the last one's files are not closed.
-        let (netns, interface) = (spec.nic.netns.clone(), spec.nic.interface.clone());
-        let tap = tokio::task::spawn_blocking(move || tap::attach(&netns, &interface)).await;
-        let tap = tap.unwrap_or_else(|error| Err(io::Error::other(error)));
-        let tap = tap.map_err(|error| step(&format!("attach to the tap {}", spec.nic.interface), error))?;
-        let launch = LaunchSpec {
-            tag: spec.tag,
-            binary: self.config.binary.clone(),
-            dir,
-            netns: spec.nic.netns.clone(),
-            cgroup,
-            uid,
-            files: vec![
-                (files::ROOT.into(), spec.image.clone()),
-                (files::DATA.into(), spec.volume.clone()),
-                (files::KERNEL.into(), self.config.kernel.clone()),
-                (files::INITRAMFS.into(), self.config.initramfs.clone()),
-            ],
-        };
-        let prepared = Instant::now();
-        let process = launching::run("launch-vm", spec.tag, &launch).await?;
-        let launched = Instant::now();
-        let api = self.api(instance);
-        let booted = boot::boot(&api, process, &config, &NetConfig::new(spec), tap).await;
-        let booted = booted.and_then(|()| {
-            fs::write(self.booted(instance), spec.tag.uuid.to_string())
-                .map_err(|error| step("note that the machine runs", error))
-        });
-        match booted {
-            Ok(()) => {
-                let ms = |from: Instant, to: Instant| to.duration_since(from).as_secs_f32() * 1000.0;
-                tracing::info!(%instance, "the VMM has booted: prepared in {:.1} ms, launched in {:.1} ms, booted in {:.1} ms",
-                    ms(began, prepared), ms(prepared, launched), ms(launched, Instant::now()));
-                Ok(process)
-            }
-            Err(error) => {
-                let words = self.words_of_vmm(process);
-                self.end(process).await;
-                Err(with_words(error, &words))
-            }
-        }
-    }
-
-    /// Ends the process of a start that failed.
-    async fn end(&self, process: ProcessId) {
-        if let Err(error) = self.kill(process) {
-            tracing::error!(pid = process.pid, %error, "cannot end a VMM whose start failed");
-        }
-        if timeout(END_DEADLINE, self.death(process)).await.is_err() {
-            tracing::error!(pid = process.pid, "a VMM whose start failed was killed but does not end");
-        }
-    }
-
     /// The VMM's log, as long as it lives; `None` when it is another process.
     fn log_of(&self, process: ProcessId) -> Option<File> {
         let path = format!("/proc/{}/fd/2", process.pid);
@@ -198,16 +125,6 @@ impl CloudHypervisorVmm {
 
     fn is_still(&self, process: ProcessId) -> bool {
         process::open(&self.procfs, process).is_ok_and(|fd| fd.is_some())
-    }
-
-    fn words_of_vmm(&self, process: ProcessId) -> String {
-        use io::Read as _;
-        let mut bytes = Vec::new();
-        let read = self.log_of(process).map(|log| log.take(2000).read_to_end(&mut bytes));
-        match read {
-            Some(Ok(_)) => String::from_utf8_lossy(&bytes).trim().replace(char::is_control, " "),
-            Some(Err(_)) | None => String::new(),
-        }
     }
 
     /// A VMM of ours is a machine when its machine was seen running. One that an agent left half-way is none, unless it
@@ -343,81 +260,42 @@ impl Vmm for CloudHypervisorVmm {
     }
 }
 
-/// What VMM and kernel need for a machine beside its own memory, in MiB: the process, its buffers, and page tables in
-/// proportion.
-fn overhead_mib(memory_mib: u64) -> u64 {
-    128 + memory_mib / 64
-}
-
-fn step(what: &str, error: impl ToString) -> StartError {
-    StartError::Step { step: what.into(), cause: error.to_string() }
-}
-
-fn with_words(error: StartError, words: &str) -> StartError {
-    match error {
-        StartError::Step { step, cause } if !words.is_empty() => {
-            StartError::Step { step, cause: format!("{cause}; the VMM wrote: {words}") }
-        }
-        StartError::Step { .. } | StartError::Launcher(_) => error,
-    }
-}
-
-/// Files and sockets of a VMM that is dead, which would keep the next one from making its own: a killed VMM leaves them all.
-/// Not the guest's way to the agent, which listens already.
-fn remove_leftovers(dir: &Path, booted: &Path) -> io::Result<()> {
-    let keep = format!("{}_{GUEST_PORT}", files::VSOCK);
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        if entry.file_name() == *keep {
-            continue;
-        }
-        let path = entry.path();
-        if entry.file_type()?.is_dir() { fs::remove_dir_all(path)? } else { fs::remove_file(path)? }
-    }
-    match fs::remove_file(booted) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
-
-/// Files that all VMMs of the host share must be readable by their users.
-pub fn readable(path: &Path) -> Result<(), String> {
-    let mode =
-        fs::metadata(path).map_err(|error| format!("cannot look at {}: {error}", path.display()))?.mode();
-    if mode & 0o004 == 0 {
-        let path = path.display();
-        return Err(format!("{path} is not readable by the users that VMMs run as: chmod o+r {path}"));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{config::VmConfig, *};
 
-    #[test]
-    fn what_a_killed_vmm_left_goes_and_the_way_to_the_agent_stays() {
+    /// An agent may die anywhere in a start; what it leaves is a machine only when its guest ever ran.
+    #[tokio::test]
+    async fn a_vmm_that_an_agent_left_half_way_is_told_from_a_machine() {
         let dir = tempfile::tempdir().unwrap();
-        let vm = dir.path().join("vm");
-        fs::create_dir_all(vm.join("log")).unwrap();
-        for name in ["api", "api.lock", "vsock", "serial", "root", "vsock_1024"] {
-            fs::write(vm.join(name), "").unwrap();
-        }
-        let booted = dir.path().join("booted");
-        fs::write(&booted, "old").unwrap();
-        for _ in 0..2 {
-            remove_leftovers(&vm, &booted).unwrap();
-            let left: Vec<_> = fs::read_dir(&vm).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-            assert_eq!(left, ["vsock_1024"]);
-            assert!(!booted.exists());
-        }
-    }
-
-    #[test]
-    fn a_file_that_only_root_can_read_is_named() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        assert!(readable(file.path()).unwrap_err().contains("chmod o+r"));
-        fs::set_permissions(file.path(), fs::Permissions::from_mode(0o644)).unwrap();
-        readable(file.path()).unwrap();
+        let config = CloudHypervisor {
+            binary: "/none".into(),
+            kernel: "/none".into(),
+            initramfs: "/none".into(),
+            first_uid: 4_000_000,
+            uids: 1,
+            hugepages: false,
+        };
+        let tag = fake::spec().tag;
+        let vmm = CloudHypervisorVmm::open(tag.host, "boot".into(), dir.path(), config).unwrap();
+        let process = ProcessId { pid: 1, start_ticks: 1 };
+        let is_machine = || vmm.was_booted(tag, process);
+        fs::create_dir_all(vmm.vm_dir(tag.instance)).unwrap();
+        assert!(!is_machine(), "no socket yet");
+        let server = fake::FakeServer::start_at(vmm.vm_dir(tag.instance).join(files::API), 1);
+        assert!(!is_machine(), "it was told nothing");
+        let api = vmm.api(tag.instance);
+        let told = VmConfig::new(&fake::spec(), false, "").unwrap();
+        api.give(api::Call::Create, &told, Vec::new()).await.unwrap();
+        assert!(!is_machine(), "it was not booted");
+        api.call(api::Call::Boot).await.unwrap();
+        assert!(is_machine(), "the agent died before it could note it");
+        let other = MachineTag { uuid: "01arz3ndektsv4rrffq69g5faw".parse().unwrap(), ..tag };
+        assert!(!vmm.was_booted(other, process), "the VMM of another start");
+        server.next("vm.info", fake::Reply::Hangup);
+        assert!(is_machine(), "in doubt");
+        fs::write(vmm.booted(tag.instance), tag.uuid.to_string()).unwrap();
+        server.next("vm.info", fake::Reply::empty(404));
+        assert!(is_machine(), "noted, and not asked again");
     }
 }

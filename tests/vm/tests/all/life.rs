@@ -173,3 +173,19 @@ fn an_agent_killed_in_any_phase_of_a_start_leaves_one_machine_or_none() {
         println!("measured: left by killed agents: {seen:?}");
     });
 }
+
+/// A stop takes seconds when the guest does not listen; the agent's death in it changes nothing.
+#[test]
+fn an_agent_killed_while_a_machine_stops_stops_it_in_its_next_life() {
+    play(async |stage| {
+        stage.session.spec(spec(1, vec![instance(0, "idle")])).await;
+        stage.runs(0).await;
+        stage.session.spec(spec(2, vec![])).await;
+        stage.session.report("it stops", |report| is(report, 0, MachineState::Stopping, "")).await;
+        stage.restart_agent().await;
+        assert_eq!(stage.host.vms().len(), 1, "adopted, as it was not yet stopped");
+        stage.session.spec(spec(2, vec![])).await;
+        stage.session.report("it is gone", |report| report.gone == [id(0).to_string()]).await;
+        assert!(stage.host.tagged().is_empty());
+    });
+}
