@@ -13,11 +13,12 @@ use super::{
 };
 use crate::{ledger::ProcessId, vmm::StartError};
 
-/// Creates and boots. After an error the VMM holds no machine and is told to end; its process is for the caller to end.
+/// Tells a VMM what its machine is. After an error the VMM holds no machine and is told to end; its process is for the
+/// caller to end.
 ///
 /// # Errors
 /// The step that failed, with the VMM's words.
-pub async fn boot(
+pub async fn describe(
     api: &Api,
     process: ProcessId,
     config: &VmConfig,
@@ -29,6 +30,18 @@ pub async fn boot(
         abandon(api).await;
     }
     result
+}
+
+/// Boots what was described, once. After an error as [`describe`].
+///
+/// # Errors
+/// The VMM's words.
+pub async fn boot(api: &Api) -> Result<(), StartError> {
+    let booted = api.call(Call::Boot).await;
+    if booted.is_err() {
+        abandon(api).await;
+    }
+    booted.map(drop).map_err(|error| failed("boot it", error))
 }
 
 async fn steps(
@@ -56,7 +69,6 @@ async fn steps(
         let step = "make sure of what the VMM was told".into();
         return Err(StartError::Step { step, cause: format!("{text}; is this version of it supported?") });
     }
-    api.call(Call::Boot).await.map_err(named("boot it"))?;
     Ok(())
 }
 
@@ -118,7 +130,9 @@ mod tests {
     async fn boot_with(server: &FakeServer) -> Result<(), StartError> {
         let spec = spec();
         let config = VmConfig::new(&spec, false, "").unwrap();
-        boot(&Api::new(server.socket()), PROCESS, &config, &NetConfig::new(&spec), tap()).await
+        let api = Api::new(server.socket());
+        describe(&api, PROCESS, &config, &NetConfig::new(&spec), tap()).await?;
+        boot(&api).await
     }
 
     #[tokio::test]

@@ -24,10 +24,12 @@ pub mod watch;
 mod wire;
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io,
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, chown},
     path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -36,7 +38,7 @@ use shardplane_proto::{
     ids::{HostId, InstanceId},
     v1,
 };
-use tokio::time::timeout;
+use tokio::{net::UnixStream, time::timeout};
 
 use self::{
     api::Api,
@@ -44,7 +46,7 @@ use self::{
     event::Events,
     launch::EVENTS_FD,
     uid::Uids,
-    watch::LastEvents,
+    watch::{LastEvents, Serial},
 };
 use super::{
     Found, FoundKind, GuestSocket, MachineSpec, StartError, Verdict, Vmm,
@@ -72,6 +74,8 @@ pub struct CloudHypervisorVmm {
     machines_dir: PathBuf,
     config: CloudHypervisor,
     uids: Uids,
+    /// Serial ports of machines that have just been started, until somebody follows them.
+    serials: Mutex<BTreeMap<InstanceId, UnixStream>>,
     procfs: Procfs,
     cgroups: Cgroups,
 }
@@ -89,6 +93,7 @@ impl CloudHypervisorVmm {
             machines_dir: run_dir.join("machines"),
             config,
             uids,
+            serials: Mutex::default(),
             procfs: Procfs::default(),
             cgroups: Cgroups::detect(host),
         })
@@ -110,6 +115,22 @@ impl CloudHypervisorVmm {
 
     fn booted(&self, instance: InstanceId) -> PathBuf {
         self.machines_dir.join(instance.to_string()).join("booted")
+    }
+
+    fn serial(&self, instance: InstanceId) -> PathBuf {
+        self.vm_dir(instance).join(files::SERIAL)
+    }
+
+    fn serials(&self) -> MutexGuard<'_, BTreeMap<InstanceId, UnixStream>> {
+        self.serials.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn attach_serial(&self, instance: InstanceId) {
+        match UnixStream::connect(self.serial(instance)).await {
+            Ok(stream) => drop(self.serials().insert(instance, stream)),
+            // It is looked for again when the machine runs.
+            Err(error) => tracing::debug!(%instance, %error, "no serial port yet"),
+        }
     }
 
     fn api(&self, instance: InstanceId) -> Api {
@@ -229,7 +250,7 @@ impl Vmm for CloudHypervisorVmm {
         let events = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(events).ok();
         let events = events.filter(|_| self.is_still(process)).map(Events::new);
         let last = LastEvents::default();
-        let serial = self.vm_dir(instance).join(files::SERIAL);
+        let serial = Serial { path: self.serial(instance), first: self.serials().remove(&instance) };
         let follower =
             tokio::spawn(watch::follow(instance, serial, log, events, last.clone(), self.death(process)));
         Some(Console::of_vmm(file, OfVmm { log: self.log_of(process), events: last, follower }))
@@ -244,6 +265,7 @@ impl Vmm for CloudHypervisorVmm {
     }
 
     fn release(&self, instance: InstanceId) -> io::Result<()> {
+        self.serials().remove(&instance);
         self.cgroups.release(instance)?;
         let dir = self.vm_dir(instance);
         match fs::remove_dir_all(&dir) {

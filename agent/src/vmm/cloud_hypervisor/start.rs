@@ -70,8 +70,13 @@ impl CloudHypervisorVmm {
         let process = launching::run("launch-vm", spec.tag, &launch).await?;
         let launched = Instant::now();
         let api = self.api(instance);
-        let booted = boot::boot(&api, process, &config, &NetConfig::new(spec), tap).await;
-        let booted = booted.and_then(|()| {
+        let booted = async {
+            boot::describe(&api, process, &config, &NetConfig::new(spec), tap).await?;
+            // From before the boot on: what a guest says that dies at once is not lost.
+            self.attach_serial(instance).await;
+            boot::boot(&api).await
+        };
+        let booted = booted.await.and_then(|()| {
             fs::write(self.booted(instance), spec.tag.uuid.to_string())
                 .map_err(|error| step("note that the machine runs", error))
         });

@@ -7,7 +7,7 @@
 use std::{
     fs::File,
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -32,6 +32,15 @@ const EVENT_POLL: Duration = Duration::from_secs(1);
 const RECONNECT: Duration = Duration::from_millis(50);
 /// How many of the last events are remembered.
 const REMEMBERED: usize = 4;
+
+/// Where a machine's serial port is.
+#[derive(Debug)]
+pub struct Serial {
+    /// The VMM's socket.
+    pub path: PathBuf,
+    /// A connection that was made before the machine booted.
+    pub first: Option<UnixStream>,
+}
 
 /// The last notable events of a machine.
 #[derive(Debug, Clone, Default)]
@@ -64,13 +73,13 @@ impl LastEvents {
 /// Follows one machine until its `death`, and reads what it wrote until then.
 pub async fn follow(
     instance: InstanceId,
-    serial: PathBuf,
+    serial: Serial,
     mut log: File,
     mut events: Option<Events>,
     last: LastEvents,
     death: BoxFuture<'static, ()>,
 ) {
-    let drained = drain(instance, &serial, &mut log, death);
+    let drained = drain(instance, serial, &mut log, death);
     let mut look = || {
         let read = events.as_mut().map_or_else(|| Ok(Vec::new()), Events::read);
         match read {
@@ -90,9 +99,9 @@ pub async fn follow(
 
 /// A guest that restarts gets another serial port at the same place: an end of the stream is the machine's only when its
 /// process has ended too.
-async fn drain(instance: InstanceId, serial: &Path, log: &mut File, mut death: BoxFuture<'static, ()>) {
+async fn drain(instance: InstanceId, mut serial: Serial, log: &mut File, mut death: BoxFuture<'static, ()>) {
     loop {
-        if let Err(error) = drain_once(serial, log).await {
+        if let Err(error) = drain_once(&mut serial, log).await {
             tracing::debug!(%instance, %error, "the machine's console is looked for again");
         }
         if timeout(RECONNECT, &mut death).await.is_ok() {
@@ -101,8 +110,11 @@ async fn drain(instance: InstanceId, serial: &Path, log: &mut File, mut death: B
     }
 }
 
-async fn drain_once(serial: &Path, log: &mut File) -> io::Result<()> {
-    let mut stream = UnixStream::connect(serial).await?;
+async fn drain_once(serial: &mut Serial, log: &mut File) -> io::Result<()> {
+    let mut stream = match serial.first.take() {
+        Some(stream) => stream,
+        None => UnixStream::connect(&serial.path).await?,
+    };
     let mut buffer = vec![0; 16 << 10];
     loop {
         match stream.read(&mut buffer).await {
@@ -149,8 +161,9 @@ mod tests {
     #[tokio::test]
     async fn what_the_serial_port_said_is_kept_when_the_machine_is_gone() {
         let dir = tempfile::tempdir().unwrap();
-        let (serial, path) = (dir.path().join("serial"), dir.path().join("console.log"));
-        let listener = tokio::net::UnixListener::bind(&serial).unwrap();
+        let (socket, path) = (dir.path().join("serial"), dir.path().join("console.log"));
+        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        let serial = Serial { first: Some(UnixStream::connect(&socket).await.unwrap()), path: socket };
         let log = File::options().create(true).read(true).append(true).open(&path).unwrap();
         std::fs::write(
             dir.path().join("events"),

@@ -16,7 +16,7 @@ fn a_hundred_machines_that_come_and_go_leave_nothing() {
     play(async |stage| {
         let vpc = VPC.to_string();
         stage.session.spec(spec(1, vec![])).await;
-        eventually("the VPC is there", || stage.host.traces(&vpc).interfaces > 0);
+        eventually("the VPC is there", || stage.host.traces(&vpc).interfaces == 3);
         let mut before = None;
         for round in 1..=ROUNDS {
             let all = (0..AT_ONCE).map(|number| instance(number, "idle")).collect();
