@@ -5,6 +5,7 @@
 //! assertions about it.
 
 use std::{
+    path::Path,
     sync::{Arc, Mutex, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -48,6 +49,17 @@ async fn writers(guest: &Guest, acknowledged: &Acknowledged) -> Vec<JoinHandle<(
     writers
 }
 
+/// A cluster of one guest that owns every slot.
+async fn serving(image: &Path, dir: &Path) -> Guest {
+    let guest = Guest::boot_up(image, dir, 11).await;
+    guest.configure(1, |_| ()).await;
+    guest.engine("an answer", |r| r.role == "master").await;
+    let all = AssignSlots { start: 0, end: 16383, config_epoch: 1 };
+    guest.perform_ok("assign", Step::AssignSlots(all)).await;
+    guest.engine("an ok state", |r| r.cluster_state == "ok").await;
+    guest
+}
+
 /// The machine stands still for that long; answers when it went on.
 async fn stand_still(guest: &Guest, length: Duration) -> Instant {
     let engine = until("the engine's pid", || guest.engine_pid()).await;
@@ -73,12 +85,7 @@ fn after(acknowledged: &Acknowledged, from: Instant) -> Vec<Duration> {
 fn a_guest_that_stood_still_takes_writes_when_its_host_confirms() {
     isolated("suspended::a_guest_that_stood_still_takes_writes_when_its_host_confirms", async |image| {
         let dir = tempfile::tempdir().unwrap();
-        let guest = Guest::boot_up(&image, dir.path(), 11).await;
-        guest.configure(1, |_| ()).await;
-        guest.engine("an answer", |r| r.role == "master").await;
-        let all = AssignSlots { start: 0, end: 16383, config_epoch: 1 };
-        guest.perform_ok("assign", Step::AssignSlots(all)).await;
-        guest.engine("an ok state", |r| r.cluster_state == "ok").await;
+        let guest = serving(&image, dir.path()).await;
         guest.confirms.store(false, Ordering::Relaxed);
         let acknowledged = Acknowledged::default();
         let writers = writers(&guest, &acknowledged).await;
@@ -121,12 +128,7 @@ fn a_guest_whose_host_says_nothing_more_takes_no_writes_when_its_lease_is_over()
         "suspended::a_guest_whose_host_says_nothing_more_takes_no_writes_when_its_lease_is_over",
         async |image| {
             let dir = tempfile::tempdir().unwrap();
-            let guest = Guest::boot_up(&image, dir.path(), 11).await;
-            guest.configure(1, |_| ()).await;
-            guest.engine("an answer", |r| r.role == "master").await;
-            let all = AssignSlots { start: 0, end: 16383, config_epoch: 1 };
-            guest.perform_ok("assign", Step::AssignSlots(all)).await;
-            guest.engine("an ok state", |r| r.cluster_state == "ok").await;
+            let guest = serving(&image, dir.path()).await;
             let newest = || guest.said.lock().unwrap().reports.last().cloned().unwrap();
             let grant = |remaining_ms, copies_needed| {
                 let answers_boot_ms = newest().boot_ms;
