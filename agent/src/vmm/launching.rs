@@ -10,6 +10,7 @@ use std::{
     os::fd::{AsFd as _, OwnedFd},
     path::Path,
     process::{ExitCode, Stdio},
+    time::Duration,
 };
 
 use nix::{
@@ -24,7 +25,7 @@ use rustix::{
     thread::{CapabilitySet, CapabilitySets},
 };
 use serde::{Deserialize, Serialize};
-use tokio::io::AsyncWriteExt as _;
+use tokio::{io::AsyncWriteExt as _, time::timeout};
 
 use super::{StartError, procfs::Procfs};
 use crate::{
@@ -34,6 +35,8 @@ use crate::{
 
 /// Open files of a machine's processes.
 const MAX_FILES: u64 = 524_288;
+/// A start that takes longer is ended.
+const START_DEADLINE: Duration = Duration::from_secs(30);
 
 /// What a launcher says.
 #[derive(Debug, Serialize, Deserialize)]
@@ -69,6 +72,20 @@ impl<T, E: ToString> Step<T> for Result<T, E> {
     fn step(self, step: impl FnOnce() -> String) -> Result<T, Failure> {
         self.map_err(|error| Failure { step: step(), cause: error.to_string() })
     }
+}
+
+/// A whole start, of which the launcher is a part, within its deadline; dropping it kills the launcher.
+///
+/// # Errors
+/// Its own, and when it takes too long.
+pub async fn within_deadline(
+    start: impl Future<Output = Result<ProcessId, StartError>>,
+) -> Result<ProcessId, StartError> {
+    let late = |_| {
+        let seconds = START_DEADLINE.as_secs();
+        StartError::Launcher(format!("it did not finish within {seconds} s and was ended"))
+    };
+    timeout(START_DEADLINE, start).await.unwrap_or_else(|elapsed| Err(late(elapsed)))
 }
 
 /// The agent's side: runs this program again with a hidden command and hands it the spec.
@@ -232,4 +249,17 @@ pub fn close_other_files() -> Result<(), Failure> {
     // SAFETY: the call changes only flags of descriptors; no descriptor is closed that a Rust value owns.
     let result = unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     nix::errno::Errno::result(result).map(drop).step(|| "mark open files to be closed".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_start_that_never_ends_is_ended_and_told() {
+        let error = within_deadline(std::future::pending()).await.unwrap_err().to_string();
+        assert_eq!(error, "cannot run the launcher: it did not finish within 30 s and was ended");
+        let process = ProcessId { pid: 1, start_ticks: 1 };
+        assert_eq!(within_deadline(async { Ok(process) }).await.unwrap(), process);
+    }
 }

@@ -7,12 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use shardplane_proto::ids::HostId;
+use shardplane_proto::ids::{HostId, InstanceId};
 
 use crate::{
     identity::{MachineTag, TAG_VARIABLE},
-    ledger::ProcessId,
-    vmm::{Found, FoundKind, Seen},
+    ledger::{ProcessId, Run},
+    vmm::{Found, FoundKind, Seen, Verdict, judge},
 };
 
 /// The environment variable that tells a VMM from its launcher, which has the tag too.
@@ -43,6 +43,18 @@ impl Procfs {
         let zombie = matches!(state, b'Z' | b'X');
         let tag = if zombie { None } else { read_tag(&dir)? };
         Ok(Some(Seen { start_ticks, zombie, tag }))
+    }
+
+    /// Does the process recorded in the ledger still live, and is it that machine? `boot_id` is of the kernel that runs.
+    ///
+    /// # Errors
+    /// When `/proc` refuses.
+    pub fn inspect(&self, instance: InstanceId, run: &Run, boot_id: &str) -> io::Result<Verdict> {
+        let seen = match run.process {
+            Some(process) => self.see(process.pid)?,
+            None => None,
+        };
+        Ok(judge(instance, run, boot_id, seen))
     }
 
     /// Whether a process is a VMM; not when it cannot be found out.
@@ -137,8 +149,6 @@ fn depth(dir: &Path) -> io::Result<Option<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use shardplane_proto::ids::InstanceId;
-
     use super::*;
     use crate::identity::MachineUuid;
 

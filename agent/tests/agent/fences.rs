@@ -17,12 +17,11 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use shardplane_harness::coordinator::{Coordinator, Session};
 use shardplane_proto::v1::{self, MachineState};
 
 use crate::{
-    ID,
-    coordinator::{Coordinator, Session},
-    engine_runs,
+    ID, engine_runs,
     host::{Host, eventually},
     id, machine, on_a_host, spec,
 };

@@ -18,9 +18,8 @@ use nix::{
     unistd::{Pid, geteuid},
 };
 
+use shardplane_harness::coordinator::TOKEN;
 use shardplane_proto::ids::InstanceId;
-
-use crate::coordinator::TOKEN;
 
 const AGENT: &str = env!("CARGO_BIN_EXE_shardplane-agent");
 

@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod coordinator;
 mod fences;
 mod host;
 
@@ -17,15 +16,13 @@ use nix::{
     unistd::Pid,
 };
 use prost::Message as _;
+use shardplane_harness::coordinator::{Coordinator, Session};
 use shardplane_proto::{
     ids::{InstanceId, ResourceId},
     v1::{self, EngineState, MachineState},
 };
 
-use crate::{
-    coordinator::{Coordinator, Session},
-    host::{Host, eventually},
-};
+use crate::host::{Host, eventually};
 
 const ID: InstanceId = id(0);
 

@@ -1,8 +1,9 @@
 //! What end-to-end tests stand on. In: the built programs and the image. Out: a world of coordinators and hosts on this machine
 //! ([`World`]), its REST API ([`Api`]), facts to wait for ([`wait_until`]), and Valkey clients inside a cluster's own network
-//! ([`ValkeyClient`], [`Writer`]). Used by `tests/e2e`.
+//! ([`ValkeyClient`], [`Writer`]). Used by `tests/e2e`. For tests of the agent alone: a scripted [`coordinator`].
 
 mod api;
+pub mod coordinator;
 mod netns;
 mod valkey;
 mod wait;

@@ -38,7 +38,7 @@ use shardplane_proto::{
     ids::{HostId, InstanceId},
     v1,
 };
-use tokio::{net::UnixStream, time::timeout};
+use tokio::net::UnixStream;
 
 use self::{
     api::Api,
@@ -52,7 +52,7 @@ use super::{
     Found, FoundKind, GuestSocket, MachineSpec, StartError, Verdict, Vmm,
     cgroup::Cgroups,
     console::{Console, OfVmm},
-    judge, process,
+    launching, process,
     procfs::Procfs,
 };
 use crate::{
@@ -61,8 +61,6 @@ use crate::{
     ledger::{ProcessId, Run},
 };
 
-/// A start that takes longer is ended.
-const START_DEADLINE: Duration = Duration::from_secs(30);
 /// How long a VMM is asked whether its machine runs.
 const ASK_DEADLINE: Duration = Duration::from_secs(3);
 
@@ -198,16 +196,7 @@ impl Vmm for CloudHypervisorVmm {
     }
 
     fn start<'a>(&'a self, spec: &'a MachineSpec) -> BoxFuture<'a, Result<ProcessId, StartError>> {
-        async move {
-            match timeout(START_DEADLINE, self.start_within(spec)).await {
-                Ok(result) => result,
-                Err(_) => Err(StartError::Launcher(format!(
-                    "it did not finish within {} s and was ended",
-                    START_DEADLINE.as_secs()
-                ))),
-            }
-        }
-        .boxed()
+        launching::within_deadline(self.start_machine(spec)).boxed()
     }
 
     fn find(&self) -> io::Result<Vec<Found>> {
@@ -225,11 +214,7 @@ impl Vmm for CloudHypervisorVmm {
     }
 
     fn inspect(&self, instance: InstanceId, run: &Run) -> io::Result<Verdict> {
-        let seen = match run.process {
-            Some(process) => self.procfs.see(process.pid)?,
-            None => None,
-        };
-        Ok(judge(instance, run, &self.boot_id, seen))
+        self.procfs.inspect(instance, run, &self.boot_id)
     }
 
     fn death(&self, process: ProcessId) -> BoxFuture<'static, ()> {

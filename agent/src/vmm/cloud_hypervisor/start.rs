@@ -29,7 +29,7 @@ const END_DEADLINE: Duration = Duration::from_secs(5);
 
 impl CloudHypervisorVmm {
     /// From a specification to a machine that runs; after an error nothing of it runs.
-    pub(super) async fn start_within(&self, spec: &MachineSpec) -> Result<ProcessId, StartError> {
+    pub(super) async fn start_machine(&self, spec: &MachineSpec) -> Result<ProcessId, StartError> {
         let instance = spec.tag.instance;
         let began = Instant::now();
         let words = cmdline::words_of(&self.config.kernel)

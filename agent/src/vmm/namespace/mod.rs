@@ -11,7 +11,6 @@ use std::{
     io,
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
@@ -23,14 +22,12 @@ use shardplane_proto::{
 use self::launch::LaunchSpec;
 use super::{
     Found, FoundKind, GuestSocket, MachineSpec, StartError, Verdict, Vmm, cgroup::Cgroups, console::Console,
-    judge, launching, process, procfs::Procfs,
+    launching, process, procfs::Procfs,
 };
 use crate::ledger::{ProcessId, Run};
 
 /// Memory that the supervisor and the kernel need beside the engine, in MiB.
 const OVERHEAD_MIB: u64 = 64;
-/// A launch that takes longer is ended.
-const LAUNCH_DEADLINE: Duration = Duration::from_secs(30);
 
 /// The namespace VMM of one host.
 #[derive(Debug)]
@@ -79,16 +76,7 @@ impl Vmm for NamespaceVmm {
     }
 
     fn start<'a>(&'a self, spec: &'a MachineSpec) -> BoxFuture<'a, Result<ProcessId, StartError>> {
-        async move {
-            match tokio::time::timeout(LAUNCH_DEADLINE, self.launch(spec)).await {
-                Ok(result) => result,
-                Err(_) => Err(StartError::Launcher(format!(
-                    "it did not finish within {} s and was ended",
-                    LAUNCH_DEADLINE.as_secs()
-                ))),
-            }
-        }
-        .boxed()
+        launching::within_deadline(self.launch(spec)).boxed()
     }
 
     fn find(&self) -> io::Result<Vec<Found>> {
@@ -103,11 +91,7 @@ impl Vmm for NamespaceVmm {
     }
 
     fn inspect(&self, instance: InstanceId, run: &Run) -> io::Result<Verdict> {
-        let seen = match run.process {
-            Some(process) => self.procfs.see(process.pid)?,
-            None => None,
-        };
-        Ok(judge(instance, run, &self.boot_id, seen))
+        self.procfs.inspect(instance, run, &self.boot_id)
     }
 
     fn death(&self, process: ProcessId) -> BoxFuture<'static, ()> {

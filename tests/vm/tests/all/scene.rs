@@ -4,6 +4,7 @@
 
 use std::{cell::RefCell, collections::BTreeSet};
 
+use shardplane_harness::coordinator::{Coordinator, Session, TOKEN};
 use shardplane_proto::{
     ids::{InstanceId, ResourceId},
     v1::{self, MachineState},
@@ -12,8 +13,6 @@ use shardplane_vm_tests::{
     cannot_run,
     host::{DIGEST, Host},
 };
-
-use crate::coordinator::{Coordinator, Session, TOKEN};
 
 /// The VPC of all machines.
 pub const VPC: ResourceId = ResourceId::from_u128(11);

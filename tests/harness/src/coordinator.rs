@@ -1,6 +1,7 @@
 //! A coordinator that says what the test says.
 //!
-//! In: nothing. Out: an address, and each session as a pair of ends. Used by the scenarios.
+//! In: nothing. Out: an address, and each session as a pair of ends. Used by tests of the agent that need no coordinator of their own:
+//! `agent/tests` with machines in namespaces, `tests/vm` with virtual ones. Every wait has an end, at which the test fails.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -35,7 +36,8 @@ impl HostSession for Script {
         }
         if let Some(leader) = self.leader {
             let mut status = Status::failed_precondition("not the leader");
-            status.metadata_mut().insert("shardplane-leader", leader.to_string().parse().unwrap());
+            let leader = leader.to_string().parse().map_err(|_| Status::internal("an address is no text"))?;
+            status.metadata_mut().insert("shardplane-leader", leader);
             return Err(status);
         }
         let (to, stream) = mpsc::channel(8);
@@ -64,18 +66,24 @@ pub struct Coordinator {
 
 impl Coordinator {
     /// Listens on a free port.
+    ///
+    /// # Panics
+    /// When there is none.
     pub async fn start() -> Self {
         Self::start_as(None).await
     }
 
     /// Listens on a free port and sends agents to `leader`.
+    ///
+    /// # Panics
+    /// When there is none.
     pub async fn follower_of(leader: SocketAddr) -> Self {
         Self::start_as(Some(leader)).await
     }
 
     async fn start_as(leader: Option<SocketAddr>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("its address");
         let (sender, sessions) = mpsc::channel(4);
         let server = tonic::transport::Server::builder()
             .add_service(HostSessionServer::new(Script { sessions: sender, leader }));
@@ -84,8 +92,12 @@ impl Coordinator {
     }
 
     /// The next session that an agent opens: hello taken, welcome sent.
+    ///
+    /// # Panics
+    /// When none comes, or it begins with something else.
     pub async fn session(&mut self) -> (v1::HostHello, Session) {
-        let mut session = timeout(PATIENCE, self.sessions.recv()).await.expect("no session").unwrap();
+        let mut session =
+            timeout(PATIENCE, self.sessions.recv()).await.expect("no session").expect("the server runs");
         let v1::from_host::Body::Hello(hello) = session.next().await else {
             panic!("the first message is no hello")
         };
@@ -104,21 +116,31 @@ pub struct Session {
 
 impl Session {
     /// Sends one message.
+    ///
+    /// # Panics
+    /// When the agent ended the session.
     pub async fn say(&self, body: v1::to_host::Body) {
-        self.to.send(Ok(v1::ToHost { body: Some(body) })).await.unwrap();
+        self.to.send(Ok(v1::ToHost { body: Some(body) })).await.expect("the agent ended the session");
     }
 
     /// Sends a spec.
+    ///
+    /// # Panics
+    /// When the agent ended the session.
     pub async fn spec(&self, spec: v1::HostSpec) {
         self.say(v1::to_host::Body::Spec(spec)).await;
     }
 
     async fn next(&mut self) -> v1::from_host::Body {
-        let message = timeout(PATIENCE, self.from.message()).await.expect("the agent says nothing").unwrap();
-        message.expect("the agent ended the session").body.unwrap()
+        let message = timeout(PATIENCE, self.from.message()).await.expect("the agent says nothing");
+        let message = message.expect("the session broke off").expect("the agent ended the session");
+        message.body.expect("a message without a body")
     }
 
     /// Takes reports until one fits.
+    ///
+    /// # Panics
+    /// When none comes that does; says which came last.
     pub async fn report(&mut self, what: &str, fits: impl Fn(&v1::HostReport) -> bool) -> v1::HostReport {
         let wait = async {
             loop {
@@ -142,6 +164,9 @@ impl Session {
     }
 
     /// Takes messages until the outcome of a task comes.
+    ///
+    /// # Panics
+    /// When it does not come.
     pub async fn outcome(&mut self, task: &str) -> v1::TaskOutcome {
         let wait = async {
             loop {
