@@ -7,6 +7,7 @@ mod backoff;
 mod fence;
 mod owner;
 mod start;
+mod stop;
 
 use std::{fmt, io, path::PathBuf, sync::Arc};
 

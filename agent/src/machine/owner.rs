@@ -10,23 +10,22 @@ use tokio::{
     time::{sleep, sleep_until, timeout},
 };
 
-use super::{Assignment, Desired, Shared, absence::make_absent, backoff::Backoff};
+use super::{
+    Assignment, Desired, Shared,
+    absence::make_absent,
+    backoff::Backoff,
+    stop::{self, Ended},
+};
 use crate::{
     boot_time::BootTime,
     contact::{StartRule, may_start},
     guest_link::GuestLink,
     ledger::ProcessId,
-    vmm::console::Console,
+    vmm::{cgroup::OutOfMemory, console::Console},
 };
 
 /// What the guest gets to stop in order.
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
-/// On top of it, for the supervisor's own exit.
-const STOP_GRACE: Duration = Duration::from_millis(500);
-/// What a machine gets at most to stop after its power button was pressed.
-const BUTTON_DEADLINE: Duration = Duration::from_secs(5);
-/// How long a supervisor that has only just started may take to dial before it is stopped without being asked.
-const DIAL_GRACE: Duration = Duration::from_secs(1);
 /// How often a long console is looked for.
 const TRIM_EVERY: Duration = Duration::from_secs(60);
 /// How often the start rule is looked at while it forbids.
@@ -130,7 +129,11 @@ impl Owner {
     async fn died(&mut self, process: ProcessId, since: std::time::Instant) {
         self.running = None;
         let delay = self.backoff.failed(std::time::Instant::now(), since.elapsed());
-        let mut message = format!("the machine died; it is started again in {:.1} s", delay.as_secs_f32());
+        let again = format!("it is started again in {:.1} s", delay.as_secs_f32());
+        let mut message = match self.out_of_memory().await {
+            Some(why) => format!("the machine died {why}; {again}"),
+            None => format!("the machine died; {again}"),
+        };
         if let Some(console) = self.console.take() {
             let words = console.last_words().await;
             if !words.is_empty() {
@@ -140,6 +143,12 @@ impl Owner {
         tracing::warn!(instance = %self.id, pid = process.pid, "{message}");
         self.say(MachineState::Down, &message);
         self.record_end().await;
+    }
+
+    async fn out_of_memory(&self) -> Option<OutOfMemory> {
+        let (vmm, id) = (Arc::clone(&self.shared.vmm), self.id);
+        // A death is told also when its cause cannot be found.
+        tokio::task::spawn_blocking(move || vmm.out_of_memory(id)).await.ok().flatten()
     }
 
     async fn try_start(&mut self, assignment: &Arc<Assignment>, blocked: Option<String>) {
@@ -207,23 +216,12 @@ impl Owner {
     /// Gives the machine that long to stop in order. Whoever asks makes sure of it afterwards.
     pub(super) async fn ask_to_stop(&self, deadline: Duration) {
         let (Some((process, _)), Some(link)) = (self.running, &self.link) else { return };
-        let deadline_ms = u32::try_from(deadline.as_millis()).unwrap_or(u32::MAX);
-        link.want(|wanted| wanted.stop = Some(deadline_ms));
-        let death = self.shared.vmm.death(process);
-        let orderly = async {
-            link.connected_within(DIAL_GRACE).await && timeout(deadline + STOP_GRACE, death).await.is_ok()
-        };
-        if orderly.await {
-            return;
-        }
-        // A supervisor that does not listen may have a kernel that does.
-        let death = self.shared.vmm.death(process);
-        let by_button = async {
-            self.shared.vmm.press_power_button(self.id).await
-                && timeout(deadline.min(BUTTON_DEADLINE), death).await.is_ok()
-        };
-        if !by_button.await {
-            tracing::warn!(instance = %self.id, pid = process.pid, "it did not stop in order and is killed");
+        match stop::in_order(&*self.shared.vmm, self.id, process, link, deadline).await {
+            Ended::BySupervisor => tracing::info!(instance = %self.id, "its supervisor stopped it"),
+            Ended::ByButton => tracing::info!(instance = %self.id, "its power button stopped it"),
+            Ended::No => {
+                tracing::warn!(instance = %self.id, pid = process.pid, "it did not stop in order and is killed");
+            }
         }
     }
 

@@ -36,7 +36,8 @@ use crate::{
     machine::Shared,
     vmm::{
         Vmm,
-        fake::{BOOT, FakeVmm, eventually},
+        cgroup::OutOfMemory,
+        fake::{BOOT, Button, FakeVmm, eventually},
     },
     volumes::Volumes,
 };
@@ -382,16 +383,68 @@ async fn another_image_is_for_the_next_start_only() {
 #[tokio::test]
 async fn a_machine_whose_supervisor_is_silent_is_asked_by_its_power_button_and_killed_if_that_does_not_help()
 {
-    for has_button in [true, false] {
+    for (button, kills) in [(Button::HearsPress(1), 0), (Button::None, 1)] {
         let host = Host::new();
-        host.vmm.set_power_button(has_button);
+        host.vmm.set_power_button(button);
         let agent = host.agent().await;
         agent.hear();
         agent.send(1, &[ID]);
         eventually("it runs", || agent.is(MachineState::Running)).await;
         agent.send(2, &[]);
         eventually("it is gone", || host.vmm.living() == 0).await;
-        assert_eq!(host.vmm.presses(), 1);
-        assert_eq!(host.vmm.kills(), u32::from(!has_button), "killed only when the button did not help");
+        assert_eq!((host.vmm.presses(), host.vmm.kills()), (1, kills), "{button:?}");
     }
+}
+
+/// HOST-5: the kernel killed the machine because memory ran out: that is said, and it is started again.
+#[tokio::test]
+async fn host_5_a_machine_that_ran_out_of_memory_is_told_as_such_and_repaired() {
+    let host = Host::new();
+    let agent = host.agent().await;
+    agent.hear();
+    agent.send(1, &[ID]);
+    eventually("it runs", || agent.is(MachineState::Running)).await;
+    host.vmm.run_out_of_memory(OutOfMemory::OfMachine { limit_mib: 192 });
+    host.vmm.die(ID);
+    eventually("the reason is told", || {
+        agent.machine().is_some_and(|m| {
+            m.machine() == MachineState::Down
+                && m.message.contains("out of memory")
+                && m.message.contains("192 MiB")
+        })
+    })
+    .await;
+    eventually("it runs again", || agent.is(MachineState::Running)).await;
+}
+
+/// OMI-6, without migration: a start that failed, a death, and an end that was asked for are three things to whoever reads reports.
+#[tokio::test]
+async fn omi_6_how_a_machine_came_to_its_end_is_told_apart() {
+    let host = Host::new();
+    let agent = host.agent().await;
+    agent.hear();
+    let seen = || agent.machine().map(|machine| (machine.machine(), machine.message));
+    host.vmm.fail_starts(1);
+    agent.send(1, &[ID]);
+    let failed = |seen: Option<(MachineState, String)>| {
+        seen.is_some_and(|(state, text)| state == MachineState::Failed && !text.contains("died"))
+    };
+    eventually("its start failed", || failed(seen())).await;
+    eventually("it runs", || agent.is(MachineState::Running)).await;
+    host.vmm.die(ID);
+    let died = |seen: Option<(MachineState, String)>| {
+        seen.is_some_and(|(state, text)| state == MachineState::Down && text.starts_with("the machine died"))
+    };
+    eventually("it died", || died(seen())).await;
+    eventually("it runs again", || agent.is(MachineState::Running)).await;
+    // Until the end that was asked for is over, and proved, it stops; never has it died or failed.
+    host.vmm.set_unkillable(true);
+    agent.send(2, &[]);
+    eventually("it stops", || agent.is(MachineState::Stopping)).await;
+    assert_eq!(host.vmm.living(), 1);
+    host.vmm.die(ID);
+    eventually("it is gone", || {
+        agent.shared.board.changes().is_some_and(|report| report.gone == [ID.to_string()])
+    })
+    .await;
 }

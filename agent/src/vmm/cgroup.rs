@@ -20,6 +20,24 @@ const MAX_PIDS: u32 = 4096;
 /// Length of a period of `cpu.max` in microseconds.
 const CPU_PERIOD_US: u64 = 100_000;
 
+/// Whose memory ran out when the kernel killed a process of a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum OutOfMemory {
+    /// The machine's own group reached its limit.
+    #[error(
+        "out of memory: it needed more than the {limit_mib} MiB that its group may use, and the kernel killed it"
+    )]
+    OfMachine {
+        /// `memory.max` in MiB: the machine's memory and what running it takes.
+        limit_mib: u64,
+    },
+    /// The whole host.
+    #[error(
+        "out of memory: the whole host had none left, and the kernel killed it; keep more back with memory_mib in [reserve]"
+    )]
+    OfHost,
+}
+
 /// Where machines are limited, or why they are not.
 #[derive(Debug, Clone)]
 pub enum Cgroups {
@@ -117,16 +135,40 @@ impl Cgroups {
     ) -> io::Result<Option<PathBuf>> {
         let Self::Enforced { parent, .. } = self else { return Ok(None) };
         let group = parent.join(instance.to_string());
-        fs::create_dir_all(&group)?;
+        let named = |error: io::Error, path: &Path| {
+            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+        };
+        // Anew for each start: what the kernel counted in the last one is not this one's.
+        absent_is_fine(fs::remove_dir(&group)).map_err(|error| named(error, &group))?;
+        fs::create_dir_all(&group).map_err(|error| named(error, &group))?;
         for (file, value, required) in settings(limits, overhead_mib) {
             let path = group.join(file);
             // memory.swap.max and pids.max are absent on kernels without them.
             if required || path.exists() {
-                fs::write(&path, value)
-                    .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+                fs::write(&path, value).map_err(|error| named(error, &path))?;
             }
         }
         Ok(Some(group))
+    }
+
+    /// Whether the kernel killed processes of a machine since its start because memory ran out; `None` when not, or when it
+    /// cannot be known. Blocks briefly.
+    pub fn out_of_memory(&self, instance: InstanceId) -> Option<OutOfMemory> {
+        let Self::Enforced { parent, .. } = self else { return None };
+        let group = parent.join(instance.to_string());
+        let events = fs::read_to_string(group.join("memory.events")).ok()?;
+        let count = |key: &str| {
+            let line = events.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+            line.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0)
+        };
+        if count("oom_kill") == 0 {
+            return None;
+        }
+        if count("oom") == 0 {
+            return Some(OutOfMemory::OfHost);
+        }
+        let limit = fs::read_to_string(group.join("memory.max")).ok()?;
+        Some(OutOfMemory::OfMachine { limit_mib: limit.trim().parse::<u64>().ok()? >> 20 })
     }
 
     /// Removes the group of a machine that is gone.
@@ -210,6 +252,26 @@ mod tests {
         assert_eq!(fs::read_to_string(group.join("cpu.max")).unwrap(), "100000 100000");
         assert_eq!(fs::read_to_string(group.join("memory.max")).unwrap(), ((512 + 64) << 20).to_string());
         assert!(!group.join("memory.swap.max").exists(), "only where the kernel has it");
+    }
+
+    /// HOST-5: a counter that the kernel keeps tells a machine that was killed for want of memory from others.
+    #[test]
+    fn host_5_a_machine_that_was_killed_for_want_of_memory_is_told_from_others() {
+        let dir = root("cpu memory");
+        let cgroups = Cgroups::at(dir.path(), HostId::from_u128(5));
+        let id = InstanceId::from_u128(1);
+        assert_eq!(cgroups.out_of_memory(id), None, "it has no group");
+        let group = cgroups.prepare(id, &LIMITS, 64).unwrap().unwrap();
+        for (events, expected) in [
+            ("low 0\nhigh 0\nmax 12\noom 0\noom_kill 0\noom_group_kill 0\n", None),
+            ("max 90\noom 1\noom_kill 1\n", Some(OutOfMemory::OfMachine { limit_mib: 576 })),
+            ("max 0\noom 0\noom_kill 1\n", Some(OutOfMemory::OfHost)),
+            ("another kernel", None),
+        ] {
+            fs::write(group.join("memory.events"), events).unwrap();
+            assert_eq!(cgroups.out_of_memory(id), expected, "{events}");
+        }
+        assert!(OutOfMemory::OfMachine { limit_mib: 576 }.to_string().contains("576 MiB"));
     }
 
     #[test]

@@ -15,7 +15,8 @@ use shardplane_proto::{ids::InstanceId, v1};
 use tokio::sync::watch;
 
 use super::{
-    Found, FoundKind, GuestSocket, MachineSpec, Seen, StartError, Verdict, Vmm, console::Console, judge,
+    Found, FoundKind, GuestSocket, MachineSpec, Press, Seen, StartError, Verdict, Vmm, cgroup::OutOfMemory,
+    console::Console, judge,
 };
 use crate::{
     identity::MachineTag,
@@ -31,10 +32,27 @@ struct Inner {
     last_pid: i32,
     failures: u32,
     unkillable: bool,
-    has_power_button: bool,
+    button: Button,
     presses: u32,
+    out_of_memory: Option<OutOfMemory>,
     kills: u32,
     starts: Vec<MachineSpec>,
+}
+
+/// What machines do when their power button is pressed.
+#[derive(Debug, Clone, Copy, Default)]
+pub enum Button {
+    /// They have none.
+    #[default]
+    None,
+    /// They end at the press of this number.
+    HearsPress(u32),
+    /// Nothing: the guest does not listen.
+    NotHeard,
+    /// Their VMM gives no answer.
+    Broken,
+    /// They end, and their VMM with them before it has answered.
+    DiesUnanswered,
 }
 
 /// A host in memory.
@@ -70,9 +88,14 @@ impl FakeVmm {
         self.lock().unkillable = unkillable;
     }
 
-    /// Machines end when their power button is pressed.
-    pub fn set_power_button(&self, works: bool) {
-        self.lock().has_power_button = works;
+    /// What the power buttons do.
+    pub fn set_power_button(&self, button: Button) {
+        self.lock().button = button;
+    }
+
+    /// Machines that are dead were killed for want of memory.
+    pub fn run_out_of_memory(&self, how: OutOfMemory) {
+        self.lock().out_of_memory = Some(how);
     }
 
     /// How often a power button was pressed.
@@ -177,16 +200,32 @@ impl Vmm for FakeVmm {
         Ok(())
     }
 
-    fn press_power_button(&self, id: InstanceId) -> BoxFuture<'_, bool> {
-        let works = {
+    fn out_of_memory(&self, _: InstanceId) -> Option<OutOfMemory> {
+        self.lock().out_of_memory
+    }
+
+    fn press_power_button(&self, id: InstanceId) -> BoxFuture<'_, Press> {
+        let (button, presses) = {
             let mut inner = self.lock();
             inner.presses += 1;
-            inner.has_power_button
+            (inner.button, inner.presses)
         };
-        if works {
-            self.die(id);
-        }
-        async move { works }.boxed()
+        let pressed = match button {
+            Button::None => Press::NoButton,
+            Button::NotHeard => Press::Done,
+            Button::Broken => Press::Unanswered,
+            Button::HearsPress(number) => {
+                if presses >= number {
+                    self.die(id);
+                }
+                Press::Done
+            }
+            Button::DiesUnanswered => {
+                self.die(id);
+                Press::Unanswered
+            }
+        };
+        async move { pressed }.boxed()
     }
 
     fn release(&self, _: InstanceId) -> io::Result<()> {

@@ -22,7 +22,7 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use shardplane_proto::{ids::InstanceId, v1};
 
-use self::console::Console;
+use self::{cgroup::OutOfMemory, console::Console};
 use crate::{
     identity::MachineTag,
     ledger::{ProcessId, Run},
@@ -156,9 +156,11 @@ pub trait Vmm: Send + Sync + 'static {
     /// Its console, when it has one. Called inside the runtime.
     fn console(&self, instance: InstanceId, process: ProcessId) -> Option<Console>;
 
-    /// Asks the machine, not its supervisor, to end in order. False when there is no such way or it was not taken; what then
-    /// happens is seen by [`Vmm::death`].
-    fn press_power_button(&self, instance: InstanceId) -> BoxFuture<'_, bool>;
+    /// Whether a machine that is dead was killed by the kernel because memory ran out. Blocks briefly.
+    fn out_of_memory(&self, instance: InstanceId) -> Option<OutOfMemory>;
+
+    /// Asks the machine, not its supervisor, to end in order. What then happens is seen by [`Vmm::death`].
+    fn press_power_button(&self, instance: InstanceId) -> BoxFuture<'_, Press>;
 
     /// Kills it and everything in it, and returns without waiting. A process that is dead, or whose number another process
     /// has now, is success.
@@ -178,6 +180,17 @@ pub trait Vmm: Send + Sync + 'static {
     /// # Errors
     /// When one is not.
     fn release_all(&self) -> io::Result<()>;
+}
+
+/// What became of a press of the power button. That the machine heard it, only its death shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Press {
+    /// Such machines have no button.
+    NoButton,
+    /// It was pressed.
+    Done,
+    /// The VMM refused or gave no answer, which may be because it has just ended.
+    Unanswered,
 }
 
 /// Is a recorded process the recorded machine?

@@ -11,7 +11,10 @@ use super::{
     api::{Api, ApiError, Call},
     config::{NetConfig, VmConfig, difference},
 };
-use crate::{ledger::ProcessId, vmm::StartError};
+use crate::{
+    ledger::ProcessId,
+    vmm::{Press, StartError},
+};
 
 /// Tells a VMM what its machine is. After an error the VMM holds no machine and is told to end; its process is for the
 /// caller to end.
@@ -89,8 +92,9 @@ pub async fn runs(api: &Api, system_uuid: &str) -> Result<bool, ApiError> {
     Ok(matches!(state, Some("Running" | "Paused")) && uuid.and_then(Value::as_str) == Some(system_uuid))
 }
 
-/// Presses the power button, after letting a paused machine go on: it would not notice. True when it was pressed.
-pub async fn press_power_button(api: &Api) -> bool {
+/// Presses the power button, after letting a paused machine go on: it would not notice. The VMM says yes also where no guest
+/// listens, and may end before it says anything: only its process shows what came of it.
+pub async fn press_power_button(api: &Api) -> Press {
     let info = api.call(Call::Info).await;
     if info.is_ok_and(|info| info.get("state").and_then(Value::as_str) == Some("Paused"))
         && let Err(error) = api.call(Call::Resume).await
@@ -98,11 +102,10 @@ pub async fn press_power_button(api: &Api) -> bool {
         tracing::warn!("a paused machine does not go on: {error}");
     }
     match api.call(Call::PowerButton).await {
-        Ok(_) => true,
-        // Its process tells what really happened; the caller waits for that.
+        Ok(_) => Press::Done,
         Err(error) => {
             tracing::info!("the power button had no answer: {error}");
-            false
+            Press::Unanswered
         }
     }
 }
@@ -212,15 +215,15 @@ mod tests {
 
     /// HOST-7: a paused machine does not notice its power button; a VMM that ends before it answers has ended.
     #[tokio::test]
-    async fn a_paused_machine_goes_on_before_it_is_to_stop_and_a_vmm_may_end_without_an_answer() {
+    async fn host_7_a_paused_machine_goes_on_before_it_is_to_stop_and_a_vmm_may_end_without_an_answer() {
         let server = FakeServer::start(PROCESS.pid).await;
         boot_with(&server).await.unwrap();
         server.pause();
-        assert!(press_power_button(&Api::new(server.socket())).await);
+        assert_eq!(press_power_button(&Api::new(server.socket())).await, Press::Done);
         let calls = server.calls();
         assert_eq!(calls[calls.len() - 3..], ["vm.info", "vm.resume", "vm.power-button"]);
         server.next("vm.power-button", Reply::Hangup);
-        assert!(!press_power_button(&Api::new(server.socket())).await);
+        assert_eq!(press_power_button(&Api::new(server.socket())).await, Press::Unanswered);
         server.next("vmm.shutdown", Reply::Hangup);
         Api::new(server.socket()).shutdown().await.unwrap();
     }

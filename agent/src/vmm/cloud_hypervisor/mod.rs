@@ -49,8 +49,8 @@ use self::{
     watch::{LastEvents, Serial},
 };
 use super::{
-    Found, FoundKind, GuestSocket, MachineSpec, StartError, Verdict, Vmm,
-    cgroup::Cgroups,
+    Found, FoundKind, GuestSocket, MachineSpec, Press, StartError, Verdict, Vmm,
+    cgroup::{Cgroups, OutOfMemory},
     console::{Console, OfVmm},
     launching, process,
     procfs::Procfs,
@@ -241,7 +241,11 @@ impl Vmm for CloudHypervisorVmm {
         Some(Console::of_vmm(file, OfVmm { log: self.log_of(process), events: last, follower }))
     }
 
-    fn press_power_button(&self, instance: InstanceId) -> BoxFuture<'_, bool> {
+    fn out_of_memory(&self, instance: InstanceId) -> Option<OutOfMemory> {
+        self.cgroups.out_of_memory(instance)
+    }
+
+    fn press_power_button(&self, instance: InstanceId) -> BoxFuture<'_, Press> {
         async move { boot::press_power_button(&self.api(instance)).await }.boxed()
     }
 

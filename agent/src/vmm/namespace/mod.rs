@@ -21,8 +21,11 @@ use shardplane_proto::{
 
 use self::launch::LaunchSpec;
 use super::{
-    Found, FoundKind, GuestSocket, MachineSpec, StartError, Verdict, Vmm, cgroup::Cgroups, console::Console,
-    launching, process, procfs::Procfs,
+    Found, FoundKind, GuestSocket, MachineSpec, Press, StartError, Verdict, Vmm,
+    cgroup::{Cgroups, OutOfMemory},
+    console::Console,
+    launching, process,
+    procfs::Procfs,
 };
 use crate::ledger::{ProcessId, Run};
 
@@ -113,8 +116,12 @@ impl Vmm for NamespaceVmm {
         console.filter(|_| same)
     }
 
-    fn press_power_button(&self, _: InstanceId) -> BoxFuture<'_, bool> {
-        async { false }.boxed()
+    fn out_of_memory(&self, instance: InstanceId) -> Option<OutOfMemory> {
+        self.cgroups.out_of_memory(instance)
+    }
+
+    fn press_power_button(&self, _: InstanceId) -> BoxFuture<'_, Press> {
+        async { Press::NoButton }.boxed()
     }
 
     fn kill(&self, process: ProcessId) -> io::Result<()> {
