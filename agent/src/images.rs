@@ -1,21 +1,19 @@
 //! The guest images of this host.
 //!
 //! In: `image_dir/<engine>-<version>.json` beside `.erofs` (or `.squashfs`). Out: the images whose bytes have the digest
-//! their manifest names, and conditions about the others. Read once at start; digests are cached by size, time and inode.
+//! their manifest names, and conditions about the others. Read once at start; an image is verified again before each boot from it.
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
-    io::{self, Read as _},
-    os::unix::fs::MetadataExt as _,
+    fs, io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
+use serde::Deserialize;
 use shardplane_proto::v1;
 
-use crate::durable;
+use crate::digests::{self, Digests};
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -26,25 +24,10 @@ struct Manifest {
     size_bytes: u64,
 }
 
-/// What tells whether a file is still the one that was hashed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Stamp {
-    size: u64,
-    inode: u64,
-    modified_ns: i128,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Hashed {
-    stamp: Stamp,
-    digest: String,
-}
-
-type Cache = BTreeMap<PathBuf, Hashed>;
-
 /// The verified images.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Clone)]
 pub struct Images {
+    digests: Arc<Digests>,
     by_digest: BTreeMap<String, (PathBuf, v1::ImageManifest)>,
     refused: Vec<String>,
 }
@@ -54,53 +37,33 @@ impl Images {
     ///
     /// # Errors
     /// When the folder cannot be read.
-    pub fn load(image_dir: &Path, state_dir: &Path) -> io::Result<Self> {
-        let cache_path = state_dir.join("image-digests.json");
-        let old: Cache = fs::read(&cache_path)
-            .ok()
-            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-            .unwrap_or_default();
-        let mut cache = Cache::new();
-        let mut images = Self::default();
+    pub fn load(image_dir: &Path, digests: Arc<Digests>) -> io::Result<Self> {
+        let mut images = Self { digests, by_digest: BTreeMap::new(), refused: Vec::new() };
         let mut manifests: Vec<PathBuf> =
             fs::read_dir(image_dir)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
         manifests.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
         manifests.sort();
         for path in manifests {
-            if let Err(why) = images.add(&path, &old, &mut cache) {
+            if let Err(why) = images.add(&path) {
                 images.refused.push(format!("{}: {why}", path.display()));
-            }
-        }
-        if cache != old {
-            // Only a cache: the next start hashes again.
-            let stored = serde_json::to_vec(&cache).map_err(io::Error::from);
-            if let Err(error) = stored.and_then(|bytes| durable::replace(&cache_path, &bytes)) {
-                tracing::warn!(path = %cache_path.display(), %error, "cannot keep the digests of images");
             }
         }
         Ok(images)
     }
 
-    fn add(&mut self, path: &Path, old: &Cache, new: &mut Cache) -> Result<(), String> {
+    fn add(&mut self, path: &Path) -> Result<(), String> {
         let text = fs::read(path).map_err(|error| error.to_string())?;
         let manifest: Manifest =
             serde_json::from_slice(&text).map_err(|error| format!("is not an image manifest: {error}"))?;
         let files = ["erofs", "squashfs"].map(|extension| path.with_extension(extension));
         let file = files.iter().find(|file| file.is_file());
         let file = file.ok_or("has no .erofs or .squashfs beside it")?;
-        let stamp = stamp(file).map_err(|error| error.to_string())?;
-        if stamp.size != manifest.size_bytes {
-            return Err(format!("names {} bytes but the image has {}", manifest.size_bytes, stamp.size));
+        let size = fs::metadata(file).map_err(|error| error.to_string())?.len();
+        if size != manifest.size_bytes {
+            return Err(format!("names {} bytes but the image has {size}", manifest.size_bytes));
         }
-        let hashed = match old.get(file).filter(|hashed| hashed.stamp == stamp) {
-            Some(hashed) => hashed.clone(),
-            None => Hashed { digest: digest(file).map_err(|error| error.to_string())?, stamp },
-        };
-        new.insert(file.clone(), hashed.clone());
-        let named = manifest.digest.strip_prefix("sha256:").unwrap_or(&manifest.digest).to_ascii_lowercase();
-        if hashed.digest != named {
-            return Err(format!("names the digest {named} but the image has {}", hashed.digest));
-        }
+        let named = digests::plain(&manifest.digest);
+        self.digests.verify(file, &named).map_err(|error| error.to_string())?;
         let described = v1::ImageManifest {
             engine: manifest.engine,
             version: manifest.version,
@@ -128,38 +91,26 @@ impl Images {
         Some(v1::HostCondition { r#type: "ImagesVerified".into(), status: "False".into(), message })
     }
 
-    /// The file of an image.
+    /// The file of an image, which holds now what its manifest names. Blocks as long as it takes to read the file, when it was
+    /// written since it was read last.
     ///
     /// # Errors
-    /// A text that names what the host has.
-    pub fn find(&self, digest: &str) -> Result<&Path, String> {
-        let digest = digest.strip_prefix("sha256:").unwrap_or(digest);
-        self.by_digest.get(digest).map(|(path, _)| path.as_path()).ok_or_else(|| {
-            let has = self.by_digest.values().map(|(_, m)| format!("{} {} ({})", m.engine, m.version, m.digest));
+    /// A text that names what the host has, or what the file holds.
+    pub fn verified(&self, digest: &str) -> Result<&Path, String> {
+        let digest = digests::plain(digest);
+        let Some((path, _)) = self.by_digest.get(&digest) else {
+            let has =
+                self.by_digest.values().map(|(_, m)| format!("{} {} ({})", m.engine, m.version, m.digest));
             let has: Vec<_> = has.collect();
             let has = if has.is_empty() { "no image".into() } else { has.join(", ") };
-            format!("the image {digest} is not on this host, which has {has}; add it to image_dir and restart the agent")
-        })
+            return Err(format!(
+                "the image {digest} is not on this host, which has {has}; add it to image_dir and restart the agent"
+            ));
+        };
+        let verified = self.digests.verify(path, &digest);
+        verified.map_err(|error| format!("the image is not used: {error}; put the right one there"))?;
+        Ok(path)
     }
-}
-
-fn stamp(file: &Path) -> io::Result<Stamp> {
-    let meta = fs::metadata(file)?;
-    let modified_ns = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
-    Ok(Stamp { size: meta.size(), inode: meta.ino(), modified_ns })
-}
-
-fn digest(file: &Path) -> io::Result<String> {
-    let mut file = File::open(file)?;
-    let mut hash = Sha256::new();
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut buffer)? {
-            0 => break,
-            n => hash.update(buffer.get(..n).unwrap_or_default()),
-        }
-    }
-    Ok(hex::encode(hash.finalize()))
 }
 
 #[cfg(test)]
@@ -176,20 +127,31 @@ mod tests {
     #[test]
     fn only_images_with_the_right_digest_are_offered() {
         let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        assert!(Images::load(dir.path(), state.path()).unwrap().condition().is_some());
+        let load = || Images::load(dir.path(), Arc::new(Digests::open(state.path()))).unwrap();
+        assert!(load().condition().is_some());
         fs::write(dir.path().join("good.erofs"), "").unwrap();
         manifest(dir.path(), "good", EMPTY, 0);
         fs::write(dir.path().join("bad.erofs"), "x").unwrap();
         manifest(dir.path(), "bad", EMPTY, 1);
         manifest(dir.path(), "alone", EMPTY, 0);
         for _ in 0..2 {
-            let images = Images::load(dir.path(), state.path()).unwrap();
+            let images = load();
             assert_eq!(images.manifests().len(), 1);
-            assert!(images.find(EMPTY).unwrap().ends_with("good.erofs"));
-            assert!(images.find("00").unwrap_err().contains(EMPTY));
+            assert!(images.verified(EMPTY).unwrap().ends_with("good.erofs"));
+            assert!(images.verified("00").unwrap_err().contains(EMPTY));
             let message = images.condition().unwrap().message;
             assert!(message.contains("bad.json") && message.contains("alone.json"), "{message}");
         }
         assert!(state.path().join("image-digests.json").exists());
+        // HOST-14: it was right when the agent started, and was written since.
+        let images = load();
+        fs::write(dir.path().join("good.erofs"), "rotten").unwrap();
+        let error = images.verified(EMPTY).unwrap_err();
+        assert!(
+            error.contains("good.erofs has the digest") && error.contains("put the right one"),
+            "{error}"
+        );
+        fs::write(dir.path().join("good.erofs"), "").unwrap();
+        images.verified(EMPTY).unwrap();
     }
 }

@@ -9,6 +9,7 @@ mod boot_time;
 pub mod cli;
 mod config;
 mod contact;
+mod digests;
 mod durable;
 mod guest_link;
 mod identity;

@@ -24,6 +24,7 @@ use crate::{
     board::Board,
     config::{Config, VmmKind},
     contact::Contact,
+    digests::Digests,
     identity,
     images::Images,
     ledger::{Ledger, Opened},
@@ -50,6 +51,8 @@ pub struct Base {
     pub host: HostId,
     /// This boot.
     pub boot_id: String,
+    /// What the files that machines boot hold.
+    pub digests: Arc<Digests>,
     /// How machines are run.
     pub vmm: Arc<dyn Vmm>,
     /// The host's network.
@@ -66,13 +69,14 @@ impl Base {
         let host = identity::host_id(&config.state_dir)?;
         let boot_id = identity::boot_id().context("cannot read the boot id")?;
         let (run_dir, boot) = (&config.run_dir, boot_id.clone());
+        let digests = Arc::new(Digests::open(&config.state_dir));
         let vmm: io::Result<(Arc<dyn Vmm>, PortKind)> = match config.vmm {
             VmmKind::Namespace => {
                 NamespaceVmm::open(host, boot, run_dir).map(|vmm| (Arc::new(vmm) as _, PortKind::Veth))
             }
             VmmKind::CloudHypervisor => {
                 let own = config.cloud_hypervisor();
-                CloudHypervisorVmm::open(host, boot, run_dir, own)
+                CloudHypervisorVmm::open(host, boot, run_dir, own, Arc::clone(&digests))
                     .map(|vmm| (Arc::new(vmm) as _, PortKind::Tap))
             }
         };
@@ -84,7 +88,7 @@ impl Base {
             ports,
         };
         let network = Network::open(network).await.context("cannot take over the host's network")?;
-        Ok(Self { _lock: lock, host, boot_id, vmm, network })
+        Ok(Self { _lock: lock, host, boot_id, digests, vmm, network })
     }
 }
 
@@ -114,7 +118,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         tracing::warn!("{}: {}", finding.what, finding.text);
     }
     let base = Base::open(&config).await?;
-    let images = Images::load(&config.image_dir, &config.state_dir)
+    let images = Images::load(&config.image_dir, base.digests)
         .with_context(|| format!("cannot read image_dir {}", config.image_dir.display()))?;
     let (ledger, opened) = Ledger::open(&config.state_dir).context("cannot read the ledger")?;
     let board = Arc::new(Board::default());

@@ -2,7 +2,10 @@
 //!
 //! In: an assignment. Out: a running process that the ledger knows, or why not. Only the owner starts.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use super::{Assignment, Desired, absence::make_absent, owner::Owner};
 use crate::{
@@ -17,7 +20,8 @@ impl Owner {
     pub(super) async fn start(&self, assignment: &Arc<Assignment>) -> Result<ProcessId, String> {
         let shared = &self.shared;
         let spec = &assignment.spec;
-        let image = shared.images.find(&spec.image_digest)?.to_owned();
+        // HOST-14: judged by the file as it is now, before anything is made for the start.
+        let image = self.image(&spec.image_digest).await?;
         make_absent(&shared.vmm, Some(self.id)).await?;
         let volume = self.volume(spec.volume_gib).await?;
         let vpc = spec.vpc_id.parse().map_err(|error| format!("the id of its VPC is none: {error}"))?;
@@ -61,6 +65,13 @@ impl Owner {
                 Err(error.to_string())
             }
         }
+    }
+
+    async fn image(&self, digest: &str) -> Result<PathBuf, String> {
+        let (shared, digest) = (Arc::clone(&self.shared), digest.to_owned());
+        let looked =
+            tokio::task::spawn_blocking(move || shared.images.verified(&digest).map(Path::to_path_buf));
+        looked.await.map_err(|error| error.to_string())?
     }
 
     async fn volume(&self, gib: u64) -> Result<PathBuf, String> {

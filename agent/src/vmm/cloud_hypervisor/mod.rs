@@ -15,6 +15,7 @@ pub mod config;
 mod event;
 #[cfg(test)]
 mod fake;
+pub mod kernel;
 pub mod launch;
 #[cfg(test)]
 mod schema;
@@ -29,7 +30,7 @@ use std::{
     io,
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, chown},
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -57,6 +58,7 @@ use super::{
 };
 use crate::{
     config::CloudHypervisor,
+    digests::Digests,
     identity::MachineTag,
     ledger::{ProcessId, Run},
 };
@@ -71,6 +73,7 @@ pub struct CloudHypervisorVmm {
     boot_id: String,
     machines_dir: PathBuf,
     config: CloudHypervisor,
+    digests: Arc<Digests>,
     uids: Uids,
     /// Serial ports of machines that have just been started, until somebody follows them.
     serials: Mutex<BTreeMap<InstanceId, UnixStream>>,
@@ -83,13 +86,20 @@ impl CloudHypervisorVmm {
     ///
     /// # Errors
     /// When the run directory cannot be used.
-    pub fn open(host: HostId, boot_id: String, run_dir: &Path, config: CloudHypervisor) -> io::Result<Self> {
+    pub fn open(
+        host: HostId,
+        boot_id: String,
+        run_dir: &Path,
+        config: CloudHypervisor,
+        digests: Arc<Digests>,
+    ) -> io::Result<Self> {
         let uids = Uids::open(run_dir, config.first_uid, config.uids)?;
         Ok(Self {
             host,
             boot_id,
             machines_dir: run_dir.join("machines"),
             config,
+            digests,
             uids,
             serials: Mutex::default(),
             procfs: Procfs::default(),
@@ -288,7 +298,8 @@ mod tests {
             hugepages: false,
         };
         let tag = fake::spec().tag;
-        let vmm = CloudHypervisorVmm::open(tag.host, "boot".into(), dir.path(), config).unwrap();
+        let digests = Arc::new(Digests::open(dir.path()));
+        let vmm = CloudHypervisorVmm::open(tag.host, "boot".into(), dir.path(), config, digests).unwrap();
         let process = ProcessId { pid: 1, start_ticks: 1 };
         let is_machine = || vmm.was_booted(tag, process);
         fs::create_dir_all(vmm.vm_dir(tag.instance)).unwrap();

@@ -8,6 +8,7 @@ use std::{
     io::Read as _,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown},
     path::Path,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -16,6 +17,7 @@ use tokio::time::timeout;
 use super::{
     CloudHypervisorVmm, boot, cmdline,
     config::{GUEST_PORT, NetConfig, VmConfig, files},
+    kernel,
     launch::LaunchSpec,
 };
 use crate::{
@@ -32,6 +34,10 @@ impl CloudHypervisorVmm {
     pub(super) async fn start_machine(&self, spec: &MachineSpec) -> Result<ProcessId, StartError> {
         let instance = spec.tag.instance;
         let began = Instant::now();
+        let (files, digests) = (self.config.clone(), Arc::clone(&self.digests));
+        let verified = tokio::task::spawn_blocking(move || kernel::verify(&files, &digests)).await;
+        let verified = verified.unwrap_or_else(|error| Err(error.to_string()));
+        verified.map_err(|error| step("use the kernel", error))?;
         let words = cmdline::words_of(&self.config.kernel)
             .map_err(|error| step("read the words for the kernel's command line", error))?;
         let config = VmConfig::new(spec, self.config.hugepages, &words)
