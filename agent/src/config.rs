@@ -29,6 +29,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Lost at a reboot: sockets, network namespaces, lock.
     pub run_dir: PathBuf,
+    /// Folder of links to block devices, each of which may become one volume. Absent: volumes are files in `state_dir`.
+    pub volume_devices: Option<PathBuf>,
     /// Guest images and their manifests.
     pub image_dir: PathBuf,
     /// `host:port` of the coordinator's members.
@@ -139,9 +141,13 @@ impl Config {
                 bail!("{address:?} in coordinators is not \"host:port\"");
             }
         }
-        for (key, path) in
-            [("state_dir", &config.state_dir), ("run_dir", &config.run_dir), ("image_dir", &config.image_dir)]
-        {
+        let folders = [
+            ("state_dir", &config.state_dir),
+            ("run_dir", &config.run_dir),
+            ("image_dir", &config.image_dir),
+        ];
+        let devices = config.volume_devices.iter().map(|folder| ("volume_devices", folder));
+        for (key, path) in folders.into_iter().chain(devices) {
             if !path.is_absolute() {
                 bail!("{key} = {:?} is not an absolute path", path.display());
             }
@@ -220,6 +226,7 @@ mod tests {
         for (text, named) in [
             (format!("colour = 1\n{SAMPLE}"), "colour"),
             (SAMPLE.replace("state_dir = \"/", "state_dir = \""), "state_dir"),
+            (SAMPLE.replace("# volume_devices = \"/", "volume_devices = \""), "volume_devices"),
             (SAMPLE.replace(":7710", ""), "coordinators"),
             (SAMPLE.replace("vmm = \"namespace\"", "vmm = \"qemu\""), "vmm"),
             (SAMPLE.replace("# binary = \"/usr", "binary = \"usr"), "binary"),

@@ -63,6 +63,13 @@ impl<'de> Deserialize<'de> for MachineUuid {
     }
 }
 
+/// A number of 128 bits as UUIDs are written.
+pub fn uuid_text(number: u128) -> String {
+    let hex = format!("{number:032x}");
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| hex.get(range).unwrap_or_default());
+    parts.join("-")
+}
+
 /// `<host>/<instance>/<uuid>`: what a machine says about itself, so that it is found without any memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineTag {

@@ -129,7 +129,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         );
         board.set_problem("ledger-damaged", Some(text));
     }
-    let volumes = Volumes::new(&config.state_dir);
+    let volumes = Volumes::new(&config.state_dir, config.volume_devices.as_deref());
     let vmm = base.vmm;
     let (adopted, second) = adopt(&vmm, &ledger, &volumes, &base.boot_id).await?;
     if !second.is_empty() {
@@ -158,7 +158,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         rack: config.rack.clone(),
         zone: config.zone.clone(),
         underlay_ipv4: config.underlay_ipv4.to_string(),
-        capacity: Some(config.capacity(preflight::capacity(&config.state_dir)?)),
+        capacity: Some(config.capacity(preflight::capacity(&config.state_dir, &volumes)?)),
         images: images.manifests(),
         boot_id: base.boot_id.clone(),
         agent_version: env!("CARGO_PKG_VERSION").into(),

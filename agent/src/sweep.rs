@@ -14,7 +14,7 @@ use anyhow::{Context as _, bail};
 
 use crate::{
     config::Config, ledger::Ledger, machine::absence::make_absent, network::NetworkError, preflight,
-    run::Base,
+    run::Base, volumes::Volumes,
 };
 
 /// How long the kernel may take to free loop devices after the last unmount.
@@ -45,6 +45,11 @@ pub async fn sweep(config: &Config, purge: bool) -> anyhow::Result<()> {
         remove(&config.run_dir.join(name))?;
     }
     if purge {
+        // One by one: a volume may be a device, on which the data would stay.
+        let volumes = Volumes::new(&config.state_dir, config.volume_devices.as_deref());
+        for id in volumes.list()? {
+            volumes.remove(id).with_context(|| format!("the volume of {id} is left"))?;
+        }
         for name in ["volumes", "ledger.json", "image-digests.json", "host-id"] {
             remove(&config.state_dir.join(name))?;
         }

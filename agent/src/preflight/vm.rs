@@ -11,8 +11,15 @@ use std::{
     process::Command,
 };
 
-use super::{Finding, Level};
-use crate::{config::CloudHypervisor, vmm::cloud_hypervisor::start::readable};
+use super::{Finding, Level, View};
+use crate::{
+    config::CloudHypervisor,
+    digests::Digests,
+    vmm::cloud_hypervisor::{
+        kernel::{self, Payload},
+        start::readable,
+    },
+};
 
 /// The one version of KVM's interface that there has been since 2007.
 const KVM_API: i32 = 12;
@@ -24,30 +31,37 @@ const LANDLOCK_ABI: i64 = 3;
 const TESTED: u32 = 54;
 
 /// Looks at everything.
-pub(super) fn look(config: &CloudHypervisor) -> Vec<Finding> {
+pub(super) fn look(view: &View, config: &CloudHypervisor, digests: &Digests) -> Vec<Finding> {
     vec![
-        Finding::must("/dev/kvm", kvm()),
+        Finding::must("/dev/kvm", judge_kvm(kvm(&view.path("/dev/kvm")))),
         binary(&config.binary),
         Finding::must("kernel", file(&config.kernel)),
         Finding::must("initramfs", file(&config.initramfs)),
-        Finding::must("/dev/net/tun", tun()),
-        Finding::must("landlock", landlock()),
-        hugepages(config.hugepages, Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB")),
-        uids(config, &fs::read_to_string("/etc/passwd").unwrap_or_default()),
+        payload(config, digests),
+        Finding::must("/dev/net/tun", tun(view)),
+        Finding::must("landlock", judge_landlock(landlock())),
+        hugepages(config.hugepages, view),
+        uids(config, &view.read("/etc/passwd").unwrap_or_default()),
     ]
 }
 
+/// The version of KVM's interface.
 #[allow(unsafe_code)]
-fn kvm() -> Result<String, String> {
-    let file = File::options().read(true).write(true).open("/dev/kvm").map_err(|error| {
-        format!("cannot be opened ({error}): switch virtualization on in the firmware and load kvm_intel or kvm_amd")
-    })?;
+fn kvm(path: &Path) -> io::Result<i32> {
+    let file = File::options().read(true).write(true).open(path)?;
     // SAFETY: the descriptor is open and the request takes no argument.
-    let version = unsafe { libc::ioctl(file.as_raw_fd(), KVM_GET_API_VERSION, 0) };
-    if version == KVM_API {
-        Ok(format!("API version {version}"))
-    } else {
-        Err(format!("says API version {version} and not {KVM_API}: it is no KVM that a VMM can use"))
+    Ok(unsafe { libc::ioctl(file.as_raw_fd(), KVM_GET_API_VERSION, 0) })
+}
+
+fn judge_kvm(version: io::Result<i32>) -> Result<String, String> {
+    match version {
+        Ok(KVM_API) => Ok(format!("API version {KVM_API}")),
+        Ok(version) => {
+            Err(format!("says API version {version} and not {KVM_API}: it is no KVM that a VMM can use"))
+        }
+        Err(error) => Err(format!(
+            "cannot be opened ({error}): switch virtualization on in the firmware and load kvm_intel or kvm_amd"
+        )),
     }
 }
 
@@ -92,36 +106,57 @@ fn file(path: &Path) -> Result<String, String> {
     Ok(path.display().to_string())
 }
 
-fn tun() -> Result<String, String> {
-    match File::options().read(true).write(true).open("/dev/net/tun") {
+fn payload(config: &CloudHypervisor, digests: &Digests) -> Finding {
+    let what = "kernel digests";
+    match kernel::verify(config, digests) {
+        Ok(Payload::Verified) => Finding::ok(what, "as kernel.json names them"),
+        Ok(Payload::Unnamed) => {
+            let text = "no kernel.json is beside the kernel: damage of it would show in boots that fail only";
+            Finding::warn(what, text)
+        }
+        Err(why) => Finding::fail(what, why),
+    }
+}
+
+fn tun(view: &View) -> Result<String, String> {
+    match File::options().read(true).write(true).open(view.path("/dev/net/tun")) {
         Ok(_) => Ok("can be opened".into()),
         Err(error) => Err(format!("cannot be opened ({error}): load the module tun (modprobe tun)")),
     }
 }
 
+/// The version of Landlock.
 #[allow(unsafe_code)]
-fn landlock() -> Result<String, String> {
+fn landlock() -> io::Result<i64> {
     // `LANDLOCK_CREATE_RULESET_VERSION` of `linux/landlock.h`.
     let version: libc::c_uint = 1;
     let none = std::ptr::null::<libc::c_void>();
     // SAFETY: with this flag the call reads nothing and answers a number.
     let abi = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0usize, version) };
-    let enable = "boot with landlock in the list of lsm=";
+    if abi < 0 { Err(io::Error::last_os_error()) } else { Ok(abi) }
+}
+
+fn judge_landlock(abi: io::Result<i64>) -> Result<String, String> {
     match abi {
-        abi if abi >= LANDLOCK_ABI => Ok(format!("ABI {abi}")),
-        abi if abi > 0 => Err(format!(
+        Ok(abi) if abi >= LANDLOCK_ABI => Ok(format!("ABI {abi}")),
+        Ok(abi) => Err(format!(
             "the kernel has ABI {abi}, and VMMs are locked in by ABI {LANDLOCK_ABI}: run Linux 6.2 or newer"
         )),
-        _ => Err(format!("the kernel does not have it ({}): {enable}", io::Error::last_os_error())),
+        Err(error) => {
+            Err(format!("the kernel does not have it ({error}): boot with landlock in the list of lsm="))
+        }
     }
 }
 
-fn hugepages(wanted: bool, dir: &Path) -> Finding {
+fn hugepages(wanted: bool, view: &View) -> Finding {
     let what = "hugepages";
     if !wanted {
         return Finding::ok(what, "not used");
     }
-    let read = |name: &str| fs::read_to_string(dir.join(name)).ok()?.trim().parse::<u64>().ok();
+    let read = |name: &str| -> Option<u64> {
+        let text = view.read(&format!("/sys/kernel/mm/hugepages/hugepages-2048kB/{name}")).ok()?;
+        text.trim().parse().ok()
+    };
     match (read("nr_hugepages"), read("free_hugepages")) {
         (Some(all), Some(free)) if all > 0 => {
             let text = format!("{} MiB in 2 MiB pages, {} MiB free", all * 2, free * 2);
@@ -158,6 +193,7 @@ fn uids(config: &CloudHypervisor, passwd: &str) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::preflight::assert_row;
 
     #[test]
     fn versions_are_told_apart() {
@@ -172,33 +208,108 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_is_missing_is_named_with_what_to_do() {
-        let dir = tempfile::tempdir().unwrap();
-        assert_eq!(hugepages(false, dir.path()).level, Level::Ok);
-        assert!(hugepages(true, dir.path()).text.contains("vm.nr_hugepages"));
-        fs::write(dir.path().join("nr_hugepages"), "512\n").unwrap();
-        fs::write(dir.path().join("free_hugepages"), "500\n").unwrap();
-        let found = hugepages(true, dir.path());
-        assert!(found.level == Level::Ok && found.text.starts_with("1024 MiB"), "{found:?}");
-
-        let missing = dir.path().join("none");
-        assert!(file(&missing).unwrap_err().contains("images/build kernel"));
-        let found = binary(&missing);
-        assert!(found.level == Level::Fail && found.text.contains("release binary"), "{found:?}");
-        let found = binary(Path::new("/bin/true"));
-        assert!(found.level == Level::Fail, "{found:?}");
-
+    /// A host that has all, made of files, and its configuration.
+    fn host() -> (tempfile::TempDir, View, CloudHypervisor) {
+        let pages = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+        let (dir, view) = View::with(&[
+            ("/dev/net/tun", ""),
+            ("/images/vmlinuz", "a"),
+            ("/images/initramfs", "b"),
+            ("/etc/passwd", "root:x:0:0::/:/bin/sh\n"),
+            (&format!("{pages}/nr_hugepages"), "512\n"),
+            (&format!("{pages}/free_hugepages"), "500\n"),
+        ]);
         let config = CloudHypervisor {
-            binary: missing.clone(),
-            kernel: missing.clone(),
-            initramfs: missing,
+            binary: view.path("/usr/bin/cloud-hypervisor"),
+            kernel: view.path("/images/vmlinuz"),
+            initramfs: view.path("/images/initramfs"),
             first_uid: 5000,
             uids: 10,
-            hugepages: false,
+            hugepages: true,
         };
-        assert_eq!(uids(&config, "root:x:0:0::/:/bin/sh\n").level, Level::Ok);
-        let found = uids(&config, "eve:x:5009:5009::/:/bin/sh\n");
-        assert!(found.level == Level::Fail && found.text.contains("eve (5009)"), "{found:?}");
+        says(&config.binary, "echo cloud-hypervisor v54.0.0");
+        for path in [&config.kernel, &config.initramfs] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        (dir, view, config)
+    }
+
+    /// Makes a program. By another one: whatever this process starts meanwhile would hold what it writes, which then cannot be run.
+    fn says(program: &Path, script: &str) {
+        let source = tempfile::NamedTempFile::new().unwrap();
+        fs::write(source.path(), format!("#!/bin/sh\n{script}\n")).unwrap();
+        let made = Command::new("install").args(["-D", "-m", "755"]).arg(source.path()).arg(program).status();
+        assert!(made.unwrap().success());
+    }
+
+    fn row(view: &View, config: &CloudHypervisor, what: &str) -> Finding {
+        let digests = Digests::open(&view.path("/"));
+        look(view, config, &digests).into_iter().find(|finding| finding.what == what).unwrap()
+    }
+
+    #[test]
+    fn each_row_is_good_on_a_host_that_has_all_and_says_what_to_do_on_one_that_lacks_it() {
+        use Level::{Fail, Ok as Fine, Warn};
+        let change = |absolute: &str, text: &str| {
+            let (dir, view, config) = host();
+            fs::write(view.path(absolute), text).unwrap();
+            (dir, view, config)
+        };
+        let (_dir, view, config) = host();
+        assert_row(&row(&view, &config, "cloud-hypervisor"), Fine, &["v54.0.0"]);
+        assert_row(&row(&view, &config, "kernel"), Fine, &["vmlinuz"]);
+        assert_row(&row(&view, &config, "initramfs"), Fine, &["initramfs"]);
+        assert_row(&row(&view, &config, "/dev/net/tun"), Fine, &[]);
+        assert_row(&row(&view, &config, "hugepages"), Fine, &["1024 MiB in 2 MiB pages, 1000 MiB free"]);
+        assert_row(&row(&view, &config, "user ids"), Fine, &["5000 to 5009"]);
+        assert_row(&row(&view, &config, "kernel digests"), Warn, &["kernel.json"]);
+        assert_row(&row(&view, &config, "/dev/kvm"), Fail, &["virtualization on in the firmware"]);
+        let unused = CloudHypervisor { hugepages: false, ..config.clone() };
+        assert_row(&row(&view, &unused, "hugepages"), Fine, &["not used"]);
+
+        let missing = CloudHypervisor {
+            binary: "/none".into(),
+            kernel: "/none".into(),
+            initramfs: "/none".into(),
+            ..config.clone()
+        };
+        assert_row(&row(&view, &missing, "cloud-hypervisor"), Fail, &["install its release binary"]);
+        assert_row(&row(&view, &missing, "kernel"), Fail, &["images/build kernel makes it"]);
+        assert_row(&row(&view, &missing, "initramfs"), Fail, &["images/build kernel makes it"]);
+        fs::set_permissions(&config.binary, fs::Permissions::from_mode(0o700)).unwrap();
+        assert_row(&row(&view, &config, "cloud-hypervisor"), Fail, &["chmod 755"]);
+        fs::set_permissions(&config.kernel, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_row(&row(&view, &config, "kernel"), Fail, &["chmod o+r"]);
+        says(&config.binary, "echo cloud-hypervisor v48.0");
+        assert_row(&row(&view, &config, "cloud-hypervisor"), Warn, &["tested with version 54"]);
+        says(&config.binary, "exit 3");
+        assert_row(&row(&view, &config, "cloud-hypervisor"), Fail, &["ended with exit status: 3"]);
+
+        let (_dir, view, config) = host();
+        fs::remove_file(view.path("/dev/net/tun")).unwrap();
+        assert_row(&row(&view, &config, "/dev/net/tun"), Fail, &["modprobe tun"]);
+        let (_dir, view, config) = change("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0\n");
+        assert_row(&row(&view, &config, "hugepages"), Fail, &["vm.nr_hugepages"]);
+        let (_dir, view, config) = change("/etc/passwd", "eve:x:5009:5009::/:/bin/sh\n");
+        assert_row(&row(&view, &config, "user ids"), Fail, &["eve (5009)", "set first_uid"]);
+
+        let of = |text: &str| hex::encode(<sha2::Sha256 as sha2::Digest>::digest(text));
+        let manifest = format!(r#"{{"vmlinuz": "{}", "initramfs": "{}"}}"#, of("a"), of("b"));
+        let (_dir, view, config) = change("/images/kernel.json", &manifest);
+        assert_row(&row(&view, &config, "kernel digests"), Fine, &[]);
+        fs::write(&config.initramfs, "B").unwrap();
+        assert_row(&row(&view, &config, "kernel digests"), Fail, &["initramfs has the digest"]);
+    }
+
+    #[test]
+    fn the_kernels_answers_are_judged() {
+        assert!(judge_kvm(Ok(12)).is_ok());
+        assert!(judge_kvm(Ok(-1)).unwrap_err().contains("API version -1 and not 12"));
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        assert!(judge_kvm(Err(denied)).unwrap_err().contains("kvm_intel or kvm_amd"));
+        assert_eq!(judge_landlock(Ok(3)).unwrap(), "ABI 3");
+        assert!(judge_landlock(Ok(2)).unwrap_err().contains("Linux 6.2"));
+        let off = io::Error::from_raw_os_error(libc::EOPNOTSUPP);
+        assert!(judge_landlock(Err(off)).unwrap_err().contains("lsm="));
     }
 }

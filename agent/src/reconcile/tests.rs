@@ -97,7 +97,7 @@ impl Agent {
             fs::write(image_dir.join(format!("{name}.json")), manifest).unwrap();
         }
         let (ledger, _) = Ledger::open(dir).unwrap();
-        let volumes = Volumes::new(dir);
+        let volumes = Volumes::new(dir, None);
         let vmm: Arc<dyn Vmm> = Arc::<FakeVmm>::clone(vmm);
         let (adopted, _) = adopt(&vmm, &ledger, &volumes, BOOT).await.unwrap();
         let (removed, removals) = mpsc::channel(4);

@@ -8,7 +8,10 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{identity::MachineUuid, vmm::MachineSpec};
+use crate::{
+    identity::{MachineUuid, uuid_text},
+    vmm::MachineSpec,
+};
 
 /// Names in the machine's folder.
 pub mod files {
@@ -147,15 +150,7 @@ pub struct NetConfig {
 
 /// A machine's UUID as firmware and guest see it.
 pub fn system_uuid(uuid: MachineUuid) -> String {
-    let hex = format!("{:032x}", uuid.as_u128());
-    let mut parts = Vec::new();
-    let mut rest = hex.as_str();
-    for length in [8, 4, 4, 4, 12] {
-        let (part, tail) = rest.split_at(length);
-        parts.push(part);
-        rest = tail;
-    }
-    parts.join("-")
+    uuid_text(uuid.as_u128())
 }
 
 /// Why a machine cannot be described to a VMM.

@@ -1,17 +1,22 @@
-//! The data volumes of machines: one ext4 file system in a sparse raw file each.
+//! The data volumes of machines: one ext4 file system each, in a file or on a block device of its own.
 //!
-//! In: an instance and a size. Out: `state_dir/volumes/<instance>/data.raw`, whole or not there. Called by the machine
-//! owners, who alone decide that a volume may go; no check at start ever removes one.
+//! In: an instance and a size. Out: `state_dir/volumes/<instance>/data.raw`, whole or not there ([`files`]), or, where the configuration
+//! names a folder of devices, one of those ([`devices`]). A volume stays where it was made, whatever the configuration says later. Called
+//! by the machine owners, who alone decide that a volume may go; no check at start ever removes one.
+
+pub mod devices;
+mod files;
 
 use std::{
-    fs::{self, File},
-    io,
+    fs, io,
     path::{Path, PathBuf},
     process::Command,
+    sync::Arc,
 };
 
 use shardplane_proto::ids::InstanceId;
 
+use self::devices::Devices;
 use crate::durable;
 
 /// What went wrong with a volume.
@@ -37,58 +42,109 @@ pub enum VolumeError {
         /// Its words.
         text: String,
     },
+    /// No device can be the volume.
+    #[error("no device in {folder} is free for a volume of {gib} GiB: {devices}")]
+    NoDevice {
+        /// `volume_devices` of the configuration.
+        folder: String,
+        /// What was asked for.
+        gib: u64,
+        /// Each device and why not.
+        devices: String,
+    },
+    /// The device of a volume is smaller than the spec wants by now.
+    #[error(
+        "the volume is on {device} with {has} GiB, and {gib} GiB are wanted: volumes on devices do not grow"
+    )]
+    TooSmall {
+        /// Which.
+        device: String,
+        /// What it has.
+        has: u64,
+        /// What was asked for.
+        gib: u64,
+    },
+    /// The name stands for another device than when the volume was made, or the file system is damaged.
+    #[error(
+        "{device} does not hold the volume of {instance}, which was made on it: it is left alone; if another device has the name \
+         now, give it back; if the volume may go, remove {record} and wipe the device"
+    )]
+    NotTheVolume {
+        /// Which.
+        device: String,
+        /// Whose it was.
+        instance: InstanceId,
+        /// The record that says so.
+        record: String,
+    },
+    /// The volume is on a device, and the configuration names none any more.
+    #[error(
+        "the volume is on the device {device}, and the configuration has no volume_devices: set it again"
+    )]
+    NoFolder {
+        /// Its name in the folder of devices.
+        device: String,
+    },
 }
 
 /// All volumes of this host.
 #[derive(Debug, Clone)]
 pub struct Volumes {
     root: PathBuf,
+    devices: Option<Arc<Devices>>,
 }
 
 impl Volumes {
-    /// Volumes below `state_dir/volumes`.
-    pub fn new(state_dir: &Path) -> Self {
-        Self { root: state_dir.join("volumes") }
+    /// Volumes below `state_dir/volumes`; new ones on devices where a folder of those is named.
+    pub fn new(state_dir: &Path, devices: Option<&Path>) -> Self {
+        let root = state_dir.join("volumes");
+        let devices = devices.map(|folder| Arc::new(Devices::new(folder, &root)));
+        Self { root, devices }
     }
 
-    /// Makes the volume when there is none, and grows it when it is smaller than wanted. Never shrinks. No machine may have
-    /// it mounted. Blocks for up to a few seconds.
+    /// Makes the volume when there is none, and grows it when it is smaller than wanted and a file. Never shrinks. No machine
+    /// may have it mounted. Blocks for up to a few seconds.
     ///
     /// # Errors
     /// When it cannot be made; an existing volume is then as before.
     pub fn ensure(&self, id: InstanceId, gib: u64) -> Result<PathBuf, VolumeError> {
         let dir = self.root.join(id.to_string());
-        let (raw, new) = (dir.join("data.raw"), dir.join("data.raw.new"));
-        let wanted = gib.max(1) << 30;
         fs::create_dir_all(&dir).map_err(io_error("make", &dir))?;
-        match fs::metadata(&raw) {
-            Ok(meta) if meta.len() >= wanted => return Ok(raw),
-            Ok(_) => return grow(&raw, wanted).map(|()| raw),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(io_error("look at", &raw)(error)),
+        let gib = gib.max(1);
+        if files::path(&dir).exists() {
+            return files::ensure(&dir, gib);
         }
-        let file = File::create(&new).map_err(io_error("make", &new))?;
-        file.set_len(wanted).map_err(io_error("size", &new))?;
-        run("mkfs.ext4", &["-q", "-F", "-m", "0", "-L", "data"], &new, &[0])?;
-        file.sync_all().map_err(io_error("sync", &new))?;
-        fs::rename(&new, &raw).map_err(io_error("name", &raw))?;
-        durable::sync_folder_of(&raw).map_err(io_error("sync the folder of", &raw))?;
-        durable::sync_folder_of(&dir).map_err(io_error("sync the folder of", &dir))?;
-        Ok(raw)
+        match &self.devices {
+            Some(devices) => devices.ensure(id, gib),
+            None => match devices::record_in(&dir)? {
+                Some(device) => Err(VolumeError::NoFolder { device }),
+                None => files::ensure(&dir, gib),
+            },
+        }
     }
 
-    /// Removes the volume with its data. None there is success.
+    /// Removes the volume with its data; a device is overwritten with zeros, which may take minutes. None there is success.
     ///
     /// # Errors
     /// When something of it is left.
     pub fn remove(&self, id: InstanceId) -> Result<(), VolumeError> {
         let dir = self.root.join(id.to_string());
+        match (&self.devices, devices::record_in(&dir)?) {
+            (Some(devices), Some(_)) => devices.wipe(id)?,
+            (None, Some(device)) => return Err(VolumeError::NoFolder { device }),
+            (Some(_) | None, None) => {}
+        }
         match fs::remove_dir_all(&dir) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(io_error("remove", &dir)(error)),
         }
         durable::sync_folder_of(&dir).map_err(io_error("sync the folder of", &dir))
+    }
+
+    /// The devices that can be volumes, where there are such.
+    pub fn devices(&self) -> Option<&Devices> {
+        self.devices.as_deref()
     }
 
     /// The instances that have something here, also what is not whole.
@@ -107,18 +163,15 @@ impl Volumes {
     }
 }
 
-fn grow(raw: &Path, wanted: u64) -> Result<(), VolumeError> {
-    let file = File::options().write(true).open(raw).map_err(io_error("open", raw))?;
-    // Exit 1: errors were corrected. The check is resize2fs's own demand.
-    run("e2fsck", &["-f", "-p"], raw, &[0, 1])?;
-    file.set_len(wanted).map_err(io_error("grow", raw))?;
-    run("resize2fs", &[], raw, &[0])?;
-    file.sync_all().map_err(io_error("sync", raw))
-}
-
-fn run(program: &'static str, arguments: &[&str], path: &Path, fine: &[i32]) -> Result<(), VolumeError> {
+fn run(
+    program: &'static str,
+    options: &[&str],
+    path: &Path,
+    more: &[&str],
+    fine: &[i32],
+) -> Result<(), VolumeError> {
     let failed = |text: String| VolumeError::Program { program, path: path.display().to_string(), text };
-    let output = Command::new(program).args(arguments).arg(path).output();
+    let output = Command::new(program).args(options).arg(path).args(more).output();
     let output = output.map_err(|error| failed(format!("{error}; install e2fsprogs")))?;
     if output.status.code().is_some_and(|code| fine.contains(&code)) {
         return Ok(());
@@ -143,7 +196,7 @@ mod tests {
     #[test]
     fn a_volume_is_made_once_grown_and_removed() {
         let dir = tempfile::tempdir().unwrap();
-        let volumes = Volumes::new(dir.path());
+        let volumes = Volumes::new(dir.path(), None);
         assert!(volumes.list().unwrap().is_empty());
         // Left over from a crash in the middle.
         fs::create_dir_all(dir.path().join("volumes").join(ID.to_string())).unwrap();
