@@ -5,6 +5,7 @@
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use super::{Assignment, Desired, absence::make_absent, owner::Owner};
@@ -20,10 +21,13 @@ impl Owner {
     pub(super) async fn start(&self, assignment: &Arc<Assignment>) -> Result<ProcessId, String> {
         let shared = &self.shared;
         let spec = &assignment.spec;
+        let began = Instant::now();
         // HOST-14: judged by the file as it is now, before anything is made for the start.
         let image = self.image(&spec.image_digest).await?;
         make_absent(&shared.vmm, Some(self.id)).await?;
+        let absent = Instant::now();
         let volume = self.volume(spec.volume_gib).await?;
+        let has_volume = Instant::now();
         let vpc = spec.vpc_id.parse().map_err(|error| format!("the id of its VPC is none: {error}"))?;
         let port = shared.network.attachment(self.id, vpc);
         let uuid = MachineUuid::generate();
@@ -48,12 +52,21 @@ impl Owner {
         if !matches!(&*self.desired.borrow(), Desired::Run { .. }) {
             return Err("not started: a newer spec no longer has it".to_owned());
         }
+        let recorded = Instant::now();
         match shared.vmm.start(&machine).await {
             Ok(process) => {
+                let ran = Instant::now();
                 if let Err(why) = self.record_start(uuid, Some(process)).await {
                     // It runs, and a later agent finds it by its tag: killing it would be worse than not having its number.
                     tracing::error!(instance = %self.id, "{why}");
                 }
+                let ms = |time: Duration| time.as_secs_f32() * 1000.0;
+                tracing::info!(
+                    instance = %self.id,
+                    "started in {:.1} ms: proved absent in {:.1} ms, volume in {:.1} ms, recorded in {:.1} ms and {:.1} ms, run in {:.1} ms",
+                    ms(began.elapsed()), ms(absent - began), ms(has_volume - absent), ms(recorded - has_volume),
+                    ms(ran.elapsed()), ms(ran - recorded)
+                );
                 Ok(process)
             }
             Err(error) => {

@@ -37,7 +37,7 @@ pub struct MachineSpec {
     pub hostname: String,
     /// Root file system image (erofs or squashfs by its extension), read-only and shared.
     pub image: PathBuf,
-    /// Data volume: ext4 in a raw file, of this machine alone.
+    /// Data volume: ext4 in a raw file or on a block device, of this machine alone.
     pub volume: PathBuf,
     /// Its network card.
     pub nic: Nic,

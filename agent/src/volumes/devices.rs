@@ -15,6 +15,8 @@ use std::{
     os::unix::fs::{FileExt as _, FileTypeExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
 };
 
 use rustix::fs::FallocateFlags;
@@ -26,6 +28,9 @@ use crate::{durable, identity::uuid_text};
 const MIB: u64 = 1 << 20;
 /// How much is wiped at once.
 const CHUNK: u64 = 64 * MIB;
+/// How long a device may be busy that its machine had.
+const BUSY_DEADLINE: Duration = Duration::from_secs(2);
+const BUSY_POLL: Duration = Duration::from_millis(20);
 /// Where an ext4 file system has its magic number and its UUID.
 const MAGIC_AT: u64 = 0x438;
 const MAGIC: [u8; 2] = [0x53, 0xef];
@@ -129,7 +134,7 @@ impl Devices {
         if whole.exists() {
             let Some(name) = record_in(&dir)? else { return Ok(()) };
             let device = self.open(&name)?;
-            device.is_unused()?;
+            device.becomes_unused()?;
             let ours = device.holds(id).and_then(|holds| Ok(holds || device.is_blank()?));
             if !ours.map_err(io_error("read", &device.path))? {
                 let (device, record) = (device.path.display().to_string(), whole.display().to_string());
@@ -205,7 +210,7 @@ impl Devices {
             return Err(io_error("read", &dir.join("device"))(io::ErrorKind::NotFound.into()));
         };
         let device = self.open(&name)?;
-        device.is_unused()?;
+        device.becomes_unused()?;
         if !device.holds(id).map_err(io_error("read", &device.path))? {
             let (device, record) =
                 (device.path.display().to_string(), dir.join("device").display().to_string());
@@ -270,6 +275,17 @@ impl Device {
     fn is_unused(&self) -> Result<(), VolumeError> {
         let opened = File::options().read(true).write(true).custom_flags(libc::O_EXCL).open(&self.path);
         opened.map(drop).map_err(io_error("have for itself", &self.path))
+    }
+
+    /// The same, of one whose machine may have died only just: the kernel takes its mounts away a moment later.
+    fn becomes_unused(&self) -> Result<(), VolumeError> {
+        let deadline = Instant::now() + BUSY_DEADLINE;
+        loop {
+            match self.is_unused() {
+                Err(_) if Instant::now() < deadline => thread::sleep(BUSY_POLL),
+                result => return result,
+            }
+        }
     }
 
     /// Whether it has the file system that was made for an instance.

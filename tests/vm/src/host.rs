@@ -16,6 +16,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use sha2::{Digest as _, Sha256};
 use shardplane_proto::ids::InstanceId;
 
 use crate::{binary, guest, vm::Vm};
@@ -28,6 +29,10 @@ pub struct Host {
     dir: tempfile::TempDir,
     agent: Option<Child>,
     first_uid: u32,
+    /// Lines of the configuration besides those that every host has.
+    more: Vec<String>,
+    /// The same in the table `[cloud_hypervisor]`.
+    more_of_vmm: Vec<String>,
 }
 
 /// What is left of machines on a host; the same before and after when nothing leaks.
@@ -77,7 +82,7 @@ impl Host {
         let dir = tempfile::tempdir().expect("a folder");
         // Tests run side by side: each has user ids of its own.
         let first_uid = 3_000_000 + (rand_number() % 50_000) * 1000;
-        let host = Self { dir, agent: None, first_uid };
+        let host = Self { dir, agent: None, first_uid, more: Vec::new(), more_of_vmm: Vec::new() };
         let images = host.path("images");
         fs::create_dir_all(images.join("kernel")).expect("the image folder");
         fs::write(images.join("tiny-1.erofs"), [0; 4096]).expect("an image");
@@ -90,7 +95,32 @@ impl Host {
         for name in ["tiny-1.erofs", "kernel/vmlinuz", "kernel/initramfs"] {
             fs::set_permissions(images.join(name), fs::Permissions::from_mode(0o644)).expect("open to all");
         }
+        host.name_kernel();
         host
+    }
+
+    /// Writes the manifest of kernel and initramfs as they are.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    pub fn name_kernel(&self) {
+        let digest = |name: &str| {
+            let bytes = fs::read(self.path("images/kernel").join(name)).expect("a file of the kernel's");
+            hex::encode(Sha256::digest(bytes))
+        };
+        let (kernel, initramfs) = (digest("vmlinuz"), digest("initramfs"));
+        let text = format!(r#"{{"vmlinuz": "sha256:{kernel}", "initramfs": "sha256:{initramfs}"}}"#);
+        fs::write(self.path("images/kernel/kernel.json"), text).expect("its manifest");
+    }
+
+    /// Adds a line to the configuration.
+    pub fn set(&mut self, line: String) {
+        self.more.push(line);
+    }
+
+    /// Adds a line to the table `[cloud_hypervisor]`.
+    pub fn set_of_vmm(&mut self, line: String) {
+        self.more_of_vmm.push(line);
     }
 
     /// A path in the host's folder.
@@ -115,10 +145,12 @@ impl Host {
         let text = format!(
             "name = \"host-of-the-test\"\nstate_dir = \"{dir}/state\"\nrun_dir = \"{dir}/run\"\n\
              image_dir = \"{dir}/images\"\ncoordinators = [\"{coordinator}\"]\nhost_token_file = \"{dir}/token\"\n\
-             underlay_ipv4 = \"192.0.2.1\"\nvmm = \"cloud-hypervisor\"\n[cloud_hypervisor]\nbinary = \"{}\"\n\
-             first_uid = {}\nuids = 1000\n",
+             underlay_ipv4 = \"192.0.2.1\"\nvmm = \"cloud-hypervisor\"\n{}\n[cloud_hypervisor]\nbinary = \"{}\"\n\
+             first_uid = {}\nuids = 1000\n{}\n",
+            self.more.join("\n"),
             binary.display(),
             self.first_uid,
+            self.more_of_vmm.join("\n"),
         );
         fs::write(self.config(), text).expect("the configuration");
     }
@@ -234,31 +266,52 @@ impl Host {
         }
     }
 
-    /// What starts took so far, in milliseconds: what the agent did before the VMM ran, the VMM's start, and its boot. Middle
-    /// and worst of each.
+    /// What starts took so far, from the agent's own words, in milliseconds: middle, 99th of a hundred, worst. The overhead is what is left
+    /// of a start without the waiting for the VMM's answers, and without the making of a volume, which happens once in its life.
     pub fn timeline(&self) -> String {
         let log = self.log();
-        let lines: Vec<&str> = log.lines().filter(|line| line.contains("the VMM has booted")).collect();
-        let column = |words: &str| {
-            let number = |line: &&str| line.split(words).nth(1)?.split(' ').next()?.parse::<f32>().ok();
-            let mut numbers: Vec<f32> = lines.iter().filter_map(number).collect();
-            numbers.sort_by(f32::total_cmp);
-            let middle = numbers.get(numbers.len() / 2).copied().unwrap_or_default();
-            format!("{middle:.1} (at most {:.1})", numbers.last().copied().unwrap_or_default())
-        };
-        format!(
-            "{} starts: prepared in {} ms, launched in {} ms, booted in {} ms",
-            lines.len(),
-            column("prepared in "),
-            column("launched in "),
-            column("booted in ")
-        )
+        let column = |line: &str, words: &str| numbers(&log, line, words);
+        let booted = |words: &str| column("the VMM has booted", words);
+        let started = |words: &str| column("started in", words);
+        let parts = [started("started in "), started("volume in "), booted("it was waited ")];
+        let [whole, volume, vmm] = &parts;
+        let overhead: Vec<f32> =
+            whole.iter().zip(volume).zip(vmm).map(|((whole, volume), vmm)| whole - volume - vmm).collect();
+        let rows = [
+            ("overhead", overhead),
+            ("whole start", whole.clone()),
+            ("VMM", vmm.clone()),
+            ("volume", volume.clone()),
+            ("proof of absence", started("proved absent in ")),
+            ("record before", started("recorded in ")),
+            ("record after", started(" ms and ")),
+            ("prepared", booted("prepared in ")),
+            ("launched", booted("launched in ")),
+            ("booted", booted("booted in ")),
+        ];
+        let shown = rows.map(|(name, numbers)| format!("{name} {}", percentiles(numbers)));
+        format!("{} starts, in ms, p50/p99/most: {}", whole.len(), shown.join(", "))
     }
 
     /// The agent's log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.path("agent.log")).unwrap_or_default()
     }
+}
+
+/// The number after some words of each line with others.
+fn numbers(log: &str, line: &str, words: &str) -> Vec<f32> {
+    let lines = log.lines().filter(|one| one.contains(line));
+    lines.filter_map(|one| one.split(words).nth(1)?.split(' ').next()?.parse().ok()).collect()
+}
+
+fn percentiles(mut numbers: Vec<f32>) -> String {
+    numbers.sort_by(f32::total_cmp);
+    let at = |hundredths: usize| {
+        let index = (numbers.len() * hundredths).div_ceil(100).saturating_sub(1);
+        numbers.get(index).copied().unwrap_or_default()
+    };
+    format!("{:.1}/{:.1}/{:.1}", at(50), at(99), at(100))
 }
 
 impl Default for Host {

@@ -56,20 +56,50 @@ impl Vm {
         fs::read_link(format!("/proc/{}/{name}", self.pid)).unwrap_or_default()
     }
 
+    /// The folder of its cgroup, as the kernel names it.
+    pub fn cgroup(&self) -> String {
+        let text = fs::read_to_string(format!("/proc/{}/cgroup", self.pid)).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("0::"));
+        line.unwrap_or_default().to_owned()
+    }
+
+    /// Memory in use in KiB, without pages that come from hugetlbfs.
+    pub fn rss_kib(&self) -> u64 {
+        self.status("VmRSS").split(' ').next().and_then(|number| number.parse().ok()).unwrap_or_default()
+    }
+
     /// What its VMM answers to `vm.info`, asked without the agent.
     pub fn info(&self) -> Option<serde_json::Value> {
+        let answer = self.ask("GET /api/v1/vm.info")?;
+        serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
+    }
+
+    /// Whether its VMM does what it is told, by somebody other than the agent.
+    pub fn tell(&self, call: &str) -> bool {
+        self.ask(&format!("PUT /api/v1/{call}")).is_some_and(|answer| answer.starts_with("HTTP/1.1 20"))
+    }
+
+    /// The answer is whole when it has as many bytes as it says; one without a body says nothing of that.
+    fn ask(&self, request: &str) -> Option<String> {
         let mut stream = UnixStream::connect(format!("/proc/{}/cwd/api", self.pid)).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
-        stream.write_all(b"GET /api/v1/vm.info HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok()?;
+        write!(stream, "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok()?;
         let mut answer = Vec::new();
         let mut buffer = [0; 4096];
         loop {
             let length = stream.read(&mut buffer).ok()?;
             answer.extend_from_slice(buffer.get(..length)?);
             let text = String::from_utf8_lossy(&answer);
-            let body = text.split_once("\r\n\r\n").map(|(_, body)| body);
-            if let Some(value) = body.and_then(|body| serde_json::from_str(body).ok()) {
-                return Some(value);
+            let Some((head, body)) = text.split_once("\r\n\r\n") else {
+                if length == 0 {
+                    return None;
+                }
+                continue;
+            };
+            let head = head.to_lowercase();
+            let said = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+            if body.len() >= said.unwrap_or(0) {
+                return Some(text.into_owned());
             }
             if length == 0 {
                 return None;

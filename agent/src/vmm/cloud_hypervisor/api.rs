@@ -7,7 +7,8 @@ use std::{
     fmt,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
-    time::Duration,
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -117,15 +118,22 @@ pub enum ApiError {
 }
 
 /// A VMM's API.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Api {
     socket: PathBuf,
+    /// Microseconds that its answers were waited for.
+    waited: AtomicU64,
 }
 
 impl Api {
     /// The API at a socket, which need not be there yet.
     pub fn new(socket: &Path) -> Self {
-        Self { socket: socket.to_owned() }
+        Self { socket: socket.to_owned(), waited: AtomicU64::new(0) }
+    }
+
+    /// How long its answers were waited for until now.
+    pub fn waited(&self) -> Duration {
+        Duration::from_micros(self.waited.load(Ordering::Relaxed))
     }
 
     /// Asks without a body.
@@ -164,11 +172,11 @@ impl Api {
     }
 
     async fn send(&self, call: Call, body: Bytes, fds: Vec<OwnedFd>) -> Result<serde_json::Value, ApiError> {
-        let limit = call.deadline();
-        match timeout(limit, self.exchange(call, body, fds)).await {
-            Ok(result) => result,
-            Err(_) => Err(ApiError::Deadline { call, limit }),
-        }
+        let (limit, asked) = (call.deadline(), Instant::now());
+        let answer = timeout(limit, self.exchange(call, body, fds)).await;
+        let waited = u64::try_from(asked.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.waited.fetch_add(waited, Ordering::Relaxed);
+        answer.unwrap_or(Err(ApiError::Deadline { call, limit }))
     }
 
     async fn exchange(

@@ -39,6 +39,8 @@ const GUEST_CID: u32 = 3;
 /// was exhausted, or less than the limit would pass.
 const REFILL_MS: u64 = 1000;
 const MIB: u64 = 1 << 20;
+/// The huge pages that `hugepages` of the configuration means, in MiB.
+const HUGE_PAGE_MIB: u64 = 2;
 /// A kernel takes 2048 bytes of command line.
 const MOST_WORDS: usize = 1500;
 
@@ -70,6 +72,13 @@ struct Memory {
     /// Bytes, page aligned.
     size: u64,
     hugepages: bool,
+    /// Bytes. Told, or the VMM would ask `/dev/hugepages`, which it does not see.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hugepage_size: Option<u64>,
+    /// All huge pages are the machine's from its boot on, or the boot fails. Otherwise a guest that touches its memory when others have taken
+    /// the pages would be killed in the middle of its work.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reserve: Option<bool>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -191,7 +200,7 @@ impl VmConfig {
         if limits.vcpus == 0 {
             return Err(NoConfig::NoVcpu);
         }
-        if hugepages && !limits.memory_mib.is_multiple_of(2) {
+        if hugepages && !limits.memory_mib.is_multiple_of(HUGE_PAGE_MIB) {
             return Err(NoConfig::Memory(limits.memory_mib));
         }
         let disk = |id, readonly, rate_limiter_config| Disk {
@@ -210,7 +219,12 @@ impl VmConfig {
         Ok(Self {
             cpus: Cpus { boot_vcpus: limits.vcpus, max_vcpus: limits.vcpus },
             // Anonymous memory: huge pages of a VM that is killed are free at once.
-            memory: Memory { size: limits.memory_mib * MIB, hugepages },
+            memory: Memory {
+                size: limits.memory_mib * MIB,
+                hugepages,
+                hugepage_size: hugepages.then_some(HUGE_PAGE_MIB * MIB),
+                reserve: hugepages.then_some(true),
+            },
             payload: Payload { kernel: files::KERNEL, initramfs: files::INITRAMFS, cmdline },
             // Two readers may have one image; of a volume the VMM takes a lock, so no second machine gets it.
             disks: vec![disk(files::ROOT, true, None), disk(files::DATA, false, limiter)],
@@ -276,11 +290,12 @@ mod tests {
             "console=ttyS0 quiet loglevel=4 panic=-1 shardplane.hostname=db-1.x"
         );
         assert_eq!(config["memory"]["size"], 256 << 20, "bytes, as a number");
+        assert_eq!(config["memory"], json!({"size": 256 << 20, "hugepages": false}));
+        let on_pages = serde_json::to_value(VmConfig::new(&spec, true, "").unwrap()).unwrap();
         assert_eq!(
-            config["disks"][1]["rate_limiter_config"],
-            json!({"ops": {"size": 750, "refill_time": 1000}})
+            on_pages["memory"],
+            json!({"size": 256 << 20, "hugepages": true, "hugepage_size": 2 << 20, "reserve": true})
         );
-        assert_eq!(config["disks"][0].get("rate_limiter_config"), None);
         assert_eq!(config.get("net"), None, "vm.create takes no descriptors");
         let with_words = VmConfig::new(&spec, false, "a.b=c d").unwrap().payload.cmdline;
         assert!(with_words.ends_with("shardplane.hostname=db-1.x a.b=c d"), "{with_words}");
@@ -289,6 +304,20 @@ mod tests {
         }
         let net = serde_json::to_value(NetConfig::new(&spec)).unwrap();
         assert!(net.get("tap").is_none() && net.get("fds").is_none(), "{net}");
+    }
+
+    /// HOST-11: what a volume may do is counted for a whole second, far longer than the limiter rests; reading the image is not limited.
+    #[test]
+    fn host_11_operations_are_counted_by_the_second() {
+        let mut spec = spec();
+        let limiter = |spec: &MachineSpec, disk: usize| {
+            let config = serde_json::to_value(VmConfig::new(spec, false, "").unwrap()).unwrap();
+            config["disks"][disk].get("rate_limiter_config").cloned()
+        };
+        assert_eq!(limiter(&spec, 1), Some(json!({"ops": {"size": 750, "refill_time": 1000}})));
+        assert_eq!(limiter(&spec, 0), None);
+        spec.limits.iops = 0;
+        assert_eq!(limiter(&spec, 1), None, "no limit is no limiter");
     }
 
     #[test]

@@ -11,7 +11,11 @@ use std::{
     fs::{self, File, OpenOptions},
     os::{
         fd::{AsFd as _, BorrowedFd, IntoRawFd as _},
-        unix::{ffi::OsStrExt as _, fs::OpenOptionsExt as _, net::UnixListener},
+        unix::{
+            ffi::OsStrExt as _,
+            fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, chown},
+            net::UnixListener,
+        },
     },
     path::{Path, PathBuf},
     process::ExitCode,
@@ -43,6 +47,8 @@ use crate::{
 const API_FD: i32 = 100;
 /// Where the VMM writes its events; the agent opens it again through `/proc`.
 pub const EVENTS_FD: i32 = 101;
+/// The volume in the VMM's own `/dev`, when it is a device.
+const VOLUME: &str = "/dev/volume";
 /// Memory for the VMM's log and events.
 const LOG_SPACE: &str = "size=1m,nr_inodes=16,mode=700";
 
@@ -61,7 +67,7 @@ pub struct LaunchSpec {
     pub cgroup: Option<PathBuf>,
     /// User and group that the VMM runs as.
     pub uid: u32,
-    /// Files that appear in the folder: name there, path on the host. The host's folders on the way to them need not be
+    /// Files, of which the volume may be a block device, that appear in the folder: name there, path on the host. The host's folders on the way to them need not be
     /// open to the user.
     pub files: Vec<(String, PathBuf)>,
 }
@@ -79,8 +85,13 @@ fn launch(spec: &LaunchSpec) -> Result<ProcessId, Failure> {
     mount(None, Path::new("/"), None, MsFlags::MS_REC | MsFlags::MS_SLAVE, "")?;
     // From here on everything is relative, so that the VMM needs no right to search the folders above.
     unistd::chdir(&spec.dir).step(|| format!("enter {}", spec.dir.display()))?;
+    // Looked at while `/dev` is still the host's.
+    let mut volume = None;
     for (name, path) in &spec.files {
-        offer(name, path)?;
+        match block_device(path)? {
+            Some(device) => volume = Some((name, device)),
+            None => offer(name, path)?,
+        }
     }
     let logs = Path::new("log");
     fs::create_dir(logs).step(|| "make the folder of the VMM's log".into())?;
@@ -88,7 +99,11 @@ fn launch(spec: &LaunchSpec) -> Result<ProcessId, Failure> {
     mount(Some(Path::new("tmpfs")), logs, Some("tmpfs"), flags, LOG_SPACE)?;
     let binary = File::open(&spec.binary).step(|| format!("open the VMM {}", spec.binary.display()))?;
     let program = CString::new(spec.binary.as_os_str().as_bytes()).step(|| "name the VMM".into())?;
-    devices(spec.uid)?;
+    devices(spec.uid, volume.map(|(_, device)| device))?;
+    if let Some((name, _)) = volume {
+        place(Path::new(name))?;
+        mount(Some(Path::new(VOLUME)), Path::new(name), None, MsFlags::MS_BIND, "")?;
+    }
     let log = log_file("log/vmm")?;
     let events = log_file("log/events")?;
     let null = File::open("/dev/null").step(|| "open /dev/null".into())?;
@@ -110,17 +125,22 @@ fn launch(spec: &LaunchSpec) -> Result<ProcessId, Failure> {
     })
 }
 
+/// The number of a device, when it is one.
+fn block_device(path: &Path) -> Result<Option<u64>, Failure> {
+    let meta = fs::metadata(path).step(|| format!("look at {}", path.display()))?;
+    Ok(meta.file_type().is_block_device().then_some(meta.rdev()))
+}
+
+/// A place to mount over; left by an earlier start, it is as good.
+fn place(target: &Path) -> Result<(), Failure> {
+    let made = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(target);
+    made.map(drop).step(|| format!("make a place for {}", target.display()))
+}
+
 /// Makes a host's file appear in the machine's folder, in this mount namespace only.
 fn offer(name: &str, path: &Path) -> Result<(), Failure> {
     let target = Path::new(name);
-    // A place to mount over; left by an earlier start, it is as good.
-    OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(target)
-        .step(|| format!("make a place for {name}"))?;
+    place(target)?;
     mount(Some(path), target, None, MsFlags::MS_BIND, "")?;
     let mut flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     // Whatever the VMM becomes, and whoever opens its files through it: what machines share cannot be written here.
@@ -128,11 +148,12 @@ fn offer(name: &str, path: &Path) -> Result<(), Failure> {
     mount(None, target, None, flags, "")
 }
 
-/// A `/dev` with what a VMM needs. No `/dev/net/tun`: a VMM that lacks its tap must not make one that nobody filters.
-fn devices(uid: u32) -> Result<(), Failure> {
+/// A `/dev` with what a VMM needs. No `/dev/net/tun`: a VMM that lacks its tap must not make one that nobody filters. A volume that is a
+/// device of the host gets a node here that the VMM's user may open: the host's own node stays as it is.
+fn devices(uid: u32, volume: Option<u64>) -> Result<(), Failure> {
     let dev = Path::new("/dev");
     let kvm = fs::metadata("/dev/kvm").step(|| "look at /dev/kvm".into())?;
-    let kvm = std::os::unix::fs::MetadataExt::rdev(&kvm);
+    let kvm = kvm.rdev();
     mount(
         Some(Path::new("tmpfs")),
         dev,
@@ -148,8 +169,13 @@ fn devices(uid: u32) -> Result<(), Failure> {
         stat::mknod(&path, SFlag::S_IFCHR, Mode::from_bits_truncate(mode), device)
             .step(|| format!("make /dev/{name}"))?;
     }
+    if let Some(device) = volume {
+        stat::mknod(Path::new(VOLUME), SFlag::S_IFBLK, Mode::from_bits_truncate(0o600), device)
+            .step(|| format!("make {VOLUME}"))?;
+        chown(VOLUME, Some(uid), Some(uid)).step(|| "give it its volume".into())?;
+    }
     stat::umask(before);
-    std::os::unix::fs::chown("/dev/kvm", Some(uid), Some(uid)).step(|| "give it /dev/kvm".into())?;
+    chown("/dev/kvm", Some(uid), Some(uid)).step(|| "give it /dev/kvm".into())?;
     mount(None, dev, None, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY, "")
 }
 

@@ -26,11 +26,13 @@ const MODES: Is = Is::OneOf(&["Off", "Pty", "Tty", "File", "Socket", "Null"]);
 const IMAGE_TYPES: Is = Is::OneOf(&["FixedVhd", "Qcow2", "Raw", "Vhdx", "Unknown"]);
 
 /// Place and what may stand there; `*` is any entry of an array.
-const FACTS: [(&str, Is); 31] = [
+const FACTS: [(&str, Is); 33] = [
     ("cpus.boot_vcpus", Is::Number(1)),
     ("cpus.max_vcpus", Is::Number(1)),
     ("memory.size", Is::Number(1)),
     ("memory.hugepages", Is::Flag),
+    ("memory.hugepage_size", Is::Number(1)),
+    ("memory.reserve", Is::Flag),
     ("payload.kernel", Is::Text),
     ("payload.initramfs", Is::Text),
     ("payload.cmdline", Is::Text),
@@ -73,7 +75,7 @@ fn leaves(value: &Value, place: &str, found: &mut Vec<(String, Value)>) {
 }
 
 fn described() -> Value {
-    let mut whole = json!(VmConfig::new(&spec(), false, "").unwrap());
+    let mut whole = json!(VmConfig::new(&spec(), true, "").unwrap());
     whole["net"] = json!([NetConfig::new(&spec())]);
     whole
 }
@@ -125,6 +127,8 @@ fn the_generated_models_know_all_that_is_sent() {
     let mut sent = described();
     // The models have only the older name of it, which the VMM takes as well.
     sent["platform"] = json!({"uuid": sent["platform"]["system_uuid"]});
+    // And none for this one, which the description has.
+    assert!(sent["memory"].as_object_mut().unwrap().remove("reserve").is_some());
     through::<models::VmConfig>(&sent);
     through::<models::NetConfig>(&json!(NetConfig::new(&spec())));
 }

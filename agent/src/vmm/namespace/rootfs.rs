@@ -5,7 +5,7 @@
 
 use std::{
     fs,
-    os::unix::fs::{MetadataExt as _, symlink},
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _, symlink},
     path::Path,
     process::Command,
     thread,
@@ -44,7 +44,12 @@ pub fn build(spec: &LaunchSpec) -> Result<(), Failure> {
             return Err("the image has no such folder").step(|| format!("mount over /{folder}"));
         }
     }
-    mount_loop(&machine.volume, &stage.join("data"), "ext4", "loop,nosuid,nodev,noexec")?;
+    let volume = fs::metadata(&machine.volume).step(|| "look at the volume".into())?;
+    if volume.file_type().is_block_device() {
+        mount(Some(&machine.volume), &stage.join("data"), Some("ext4"), SAFE, "")?;
+    } else {
+        mount_loop(&machine.volume, &stage.join("data"), "ext4", "loop,nosuid,nodev,noexec")?;
+    }
     limit_io(spec)?;
     let (run, dev) = (stage.join("run"), stage.join("dev"));
     tmpfs(&run, SAFE, "mode=755,size=32m,nr_inodes=4096")?;

@@ -82,18 +82,72 @@ fn an_end_that_nobody_asked_for_is_a_death_whatever_its_exit_code() {
     }
 }
 
-/// HOST-14: a guest that restarts keeps its process, its address and its disks, and what it wrote before.
+/// HOST-14: a guest that restarts keeps its process, its UUID, its address and its disks, and what it wrote before; nobody starts it anew.
 #[test]
-fn a_guest_that_restarts_is_the_same_machine() {
+fn host_14_a_guest_that_restarts_is_the_same_machine() {
     play(async |stage| {
         stage.session.spec(spec(1, vec![instance(0, "triple")])).await;
+        let report = stage.runs(0).await;
+        assert_eq!(of(&report, 0).unwrap().machine_starts, 1);
+        let vm = stage.host.vm(id(0)).unwrap();
+        let config = || vm.info().map(|info| info["config"].clone());
+        let first = config().unwrap();
+        assert_eq!(first["net"][0]["mac"], "02:00:0a:14:00:05");
+        assert_eq!(first["disks"].as_array().unwrap().len(), 2);
+        let written = stage.host.console(id(0)).matches("guest up").count();
+        eventually("it restarted twice", || {
+            stage.host.console(id(0)).matches("guest up").count() > written + 1
+        });
+        assert_eq!(stage.host.vms(), [vm]);
+        let same = |config: &serde_json::Value, pointer: &str| {
+            assert_eq!(config.pointer(pointer), first.pointer(pointer), "{pointer}");
+        };
+        let now = config().unwrap();
+        for pointer in ["/platform", "/net/0/mac", "/net/0/id", "/disks", "/vsock", "/memory/size"] {
+            same(&now, pointer);
+        }
+        // The agent has seen no death, also when it is asked from the start.
+        stage.restart_agent().await;
+        stage.session.spec(spec(1, vec![instance(0, "triple")])).await;
+        let report = stage.runs(0).await;
+        assert_eq!((of(&report, 0).unwrap().machine_starts, report.accepted_generation), (1, 1));
+        assert_eq!(stage.host.vms(), [vm]);
+    });
+}
+
+/// HOST-7: a machine that somebody has paused goes on and is asked; this guest never hears its button, so that it is killed when its time is over.
+#[test]
+fn host_7_a_paused_machine_is_stopped() {
+    play(async |stage| {
+        stage.session.spec(spec(1, vec![instance(0, "idle")])).await;
         stage.runs(0).await;
         let vm = stage.host.vm(id(0)).unwrap();
-        eventually("it restarted twice", || stage.host.console(id(0)).matches("guest up").count() > 2);
-        assert_eq!(stage.host.vms(), [vm]);
-        let config = vm.info().unwrap()["config"].clone();
-        assert_eq!(config["net"][0]["mac"], "02:00:0a:14:00:05");
-        assert_eq!(config["disks"].as_array().unwrap().len(), 2);
+        assert!(vm.tell("vm.pause"));
+        assert_eq!(vm.info().unwrap()["state"], "Paused");
+        stage.session.spec(spec(2, vec![])).await;
+        stage.session.report("it stops", |report| is(report, 0, MachineState::Stopping, "")).await;
+        eventually("it goes on, or it could hear nothing", || {
+            vm.info().is_none_or(|info| info["state"] == "Running")
+        });
+        stage.session.report("it is gone", |report| report.gone == [id(0).to_string()]).await;
+        assert!(stage.host.tagged().is_empty());
+        let log = stage.host.log();
+        assert!(log.contains("it did not stop in order and is killed"), "{log}");
+        assert!(!log.contains("power button had no answer"), "the VMM took every press");
+    });
+}
+
+/// HOST-7: a VMM that does not answer at all, as one that hangs in the kernel: its button's deadline ends, and it is killed.
+#[test]
+fn host_7_a_vmm_that_gives_no_answer_is_killed() {
+    play(async |stage| {
+        stage.session.spec(spec(1, vec![instance(0, "idle")])).await;
+        stage.runs(0).await;
+        let vm = stage.host.vm(id(0)).unwrap();
+        kill(Pid::from_raw(vm.pid), Signal::SIGSTOP).unwrap();
+        stage.session.spec(spec(2, vec![])).await;
+        stage.session.report("it is gone", |report| report.gone == [id(0).to_string()]).await;
+        assert!(stage.host.tagged().is_empty());
     });
 }
 

@@ -106,6 +106,26 @@ fn twenty_machines_at_once() {
     });
 }
 
+/// HOST-8: an instance that goes and comes back at once finds the tap of its last machine free, whatever the kernel still closes.
+#[test]
+fn host_8_a_machine_that_is_deleted_and_made_anew_at_once_has_its_tap() {
+    play(async |stage| {
+        for round in 0..10 {
+            stage.session.spec(spec(2 * round + 1, vec![instance(0, "idle")])).await;
+            stage.runs(0).await;
+            let vm = stage.host.vm(id(0)).unwrap();
+            // The quickest end there is.
+            kill(Pid::from_raw(vm.pid), Signal::SIGKILL).unwrap();
+            stage.session.spec(spec(2 * round + 2, vec![])).await;
+            stage.session.spec(spec(2 * round + 3, vec![instance(0, "idle")])).await;
+        }
+        stage.runs(0).await;
+        assert_eq!(stage.host.vms().len(), 1);
+        let log = stage.host.log();
+        assert!(!log.contains("did not start"), "no start failed on the way: {log}");
+    });
+}
+
 #[test]
 fn a_machine_outlives_its_agent_and_is_adopted() {
     play(async |stage| {

@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod deaths;
+mod devices;
+mod figures;
 mod leak;
 mod life;
+mod limits;
 mod refusals;
 mod scene;

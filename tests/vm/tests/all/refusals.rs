@@ -9,7 +9,7 @@ use crate::scene::{VPC, id, instance, is, play, spec};
 
 /// HOST-8: somebody else has the machine's tap.
 #[test]
-fn a_busy_tap_is_told_and_waited_for() {
+fn host_8_a_busy_tap_is_told_and_waited_for() {
     play(async |stage| {
         stage.session.spec(spec(1, vec![instance(0, "off")])).await;
         let down = |report: &_| is(report, 0, MachineState::Down, "died");
@@ -73,6 +73,8 @@ fn lock(file: &fs::File) {
 fn a_kernel_that_is_none_fails_the_boot_and_one_that_is_closed_the_start_of_the_agent() {
     play(async |stage| {
         let kernel = stage.host.path("images/kernel/vmlinuz");
+        // One of the operator's own, which nothing names.
+        fs::remove_file(stage.host.path("images/kernel/kernel.json")).unwrap();
         let good = fs::read(&kernel).unwrap();
         fs::write(&kernel, "no kernel").unwrap();
         stage.session.spec(spec(1, vec![instance(0, "idle")])).await;
@@ -90,6 +92,10 @@ fn a_kernel_that_is_none_fails_the_boot_and_one_that_is_closed_the_start_of_the_
             "ok    /dev/kvm ",
             "ok    cloud-hypervisor ",
             "ok    kernel ",
+            "warn  kernel digests ",
+            "ok    hugepages ",
+            "ok    user ids ",
+            "ok    disk ",
             "ok    landlock ",
             "warn  underlay ",
         ] {
@@ -101,5 +107,46 @@ fn a_kernel_that_is_none_fails_the_boot_and_one_that_is_closed_the_start_of_the_
         let refused = stage.host.agent_command(&["run"]);
         let text = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(!refused.status.success() && text.contains("this host cannot run machines"), "{text}");
+    });
+}
+
+/// HOST-14: what a machine boots is compared with what was built, before each boot and without one; mended, it is used without a word to the
+/// agent.
+#[test]
+fn host_14_an_image_or_kernel_that_was_damaged_since_is_never_booted() {
+    play(async |stage| {
+        for (number, (name, words)) in [
+            ("tiny-1.erofs", "the image is not used"),
+            ("kernel/vmlinuz", "cannot use the kernel"),
+            ("kernel/initramfs", "initramfs has the digest"),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let generation = 2 * number as u64 + 1;
+            let file = stage.host.path("images").join(name);
+            let good = fs::read(&file).unwrap();
+            let mut bad = good.clone();
+            *bad.last_mut().unwrap() ^= 1;
+            fs::write(&file, bad).unwrap();
+            stage.session.spec(spec(generation, vec![instance(0, "idle")])).await;
+            for _ in 0..2 {
+                stage
+                    .session
+                    .report("it is not used", |report| is(report, 0, MachineState::Failed, words))
+                    .await;
+                assert!(stage.host.tagged().is_empty(), "nothing was started with it");
+                stage
+                    .session
+                    .report("it is looked at again", |report| is(report, 0, MachineState::Preparing, ""))
+                    .await;
+            }
+            fs::write(&file, good).unwrap();
+            stage.runs(0).await;
+            stage.session.spec(spec(generation + 1, vec![])).await;
+            stage.session.report("it is gone", |report| report.gone == [id(0).to_string()]).await;
+        }
+        let log = stage.host.log();
+        assert_eq!(log.matches("the VMM has booted").count(), 3, "one boot for each that was mended");
     });
 }

@@ -106,11 +106,17 @@ impl Stage {
 
 /// Plays a story on a stage of its own.
 pub fn play(story: impl AsyncFnOnce(&mut Stage)) {
+    play_on(|_| {}, story);
+}
+
+/// The same on a host that was prepared for it.
+pub fn play_on(prepare: impl FnOnce(&mut Host), story: impl AsyncFnOnce(&mut Stage)) {
     if let Some(why) = cannot_run() {
         println!("skipped: virtual machines: {why}");
         return;
     }
     let mut host = Host::new();
+    prepare(&mut host);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let mut coordinator = Coordinator::start().await;

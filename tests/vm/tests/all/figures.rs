@@ -1,0 +1,49 @@
+//! What a start costs beyond the VMM's own time, and what an agent with twenty machines holds in memory.
+//!
+//! In: a quiet machine and a release build, or the figures say little:
+//! `cargo build --release -p shardplane-agent && cargo test --release -p shardplane-vm-tests figures -- --ignored --nocapture`.
+//! Out: lines that begin with `measured:`. Nothing here fails because of a time.
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::scene::{id, instance, play, spec};
+
+const STARTS: u64 = 120;
+const AT_ONCE: usize = 20;
+
+#[test]
+#[ignore = "takes a minute and wants a machine for itself"]
+fn what_a_start_costs_on_top_of_the_vmm() {
+    play(async |stage| {
+        for round in 0..STARTS {
+            stage.session.spec(spec(2 * round + 1, vec![instance(0, "idle")])).await;
+            stage.runs(0).await;
+            // The quickest end: what is measured is the start.
+            let vm = stage.host.vm(id(0)).unwrap();
+            kill(Pid::from_raw(vm.pid), Signal::SIGKILL).unwrap();
+            stage.session.spec(spec(2 * round + 2, vec![])).await;
+            stage.session.report("it is gone", |report| report.gone == [id(0).to_string()]).await;
+        }
+        println!("measured: {}", stage.host.timeline());
+    });
+}
+
+#[test]
+#[ignore = "wants a machine for itself"]
+fn what_an_agent_with_twenty_machines_holds() {
+    play(async |stage| {
+        stage.session.spec(spec(1, (0..AT_ONCE).map(|number| instance(number, "idle")).collect())).await;
+        stage.all_run(AT_ONCE).await;
+        let kib = |pid: i32| shardplane_vm_tests::vm::Vm { pid, instance: id(0) }.rss_kib();
+        let agent = kib(i32::try_from(stage.host.agent_pid()).unwrap());
+        let vmms: Vec<u64> = stage.host.vms().iter().map(|vm| kib(vm.pid)).collect();
+        println!("measured: agent with {AT_ONCE} virtual machines: {agent} KiB");
+        println!(
+            "measured: VMM of a machine that has touched next to none of its memory: {} KiB at most",
+            vmms.iter().max().copied().unwrap_or_default()
+        );
+    });
+}
