@@ -243,6 +243,8 @@ impl Owner {
 
     async fn remove(&mut self) -> Result<(), String> {
         self.end_process().await?;
+        // A device is overwritten, which may take minutes.
+        self.say(MachineState::Stopping, "nothing of it runs; its volume is being removed");
         let (vmm, volumes, id) = (Arc::clone(&self.shared.vmm), self.shared.volumes.clone(), self.id);
         let dir = self.shared.machines_dir.join(id.to_string());
         self.link = None;

@@ -69,9 +69,12 @@ pub async fn in_order(
     deadline: Duration,
 ) -> Ended {
     supervisor.stop(u32::try_from(deadline.as_millis()).unwrap_or(u32::MAX));
-    if supervisor.connected_within(DIAL_GRACE).await
-        && timeout(deadline + STOP_GRACE, vmm.death(process)).await.is_ok()
-    {
+    let connected = tokio::select! {
+        // Dead already, or it had been told before.
+        () = vmm.death(process) => return Ended::BySupervisor,
+        connected = supervisor.connected_within(DIAL_GRACE) => connected,
+    };
+    if connected && timeout(deadline + STOP_GRACE, vmm.death(process)).await.is_ok() {
         return Ended::BySupervisor;
     }
     let pressed = timeout(deadline.min(BUTTON_DEADLINE), press_until_dead(vmm, id, process));
@@ -178,6 +181,16 @@ mod tests {
             assert_eq!((ended, after), (Ended::No, over), "{button:?}");
             assert!(presses >= least, "{button:?}: {presses}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_is_dead_is_not_waited_for() {
+        let vmm = FakeVmm::default();
+        let supervisor = Scripted { vmm: &vmm, connected: false, obeys: false, told: Mutex::default() };
+        let gone = ProcessId { pid: 1, start_ticks: 1 };
+        let began = Instant::now();
+        let ended = in_order(&vmm, ID, gone, &supervisor, Duration::from_secs(10)).await;
+        assert_eq!((ended, began.elapsed(), vmm.presses()), (Ended::BySupervisor, Duration::ZERO, 0));
     }
 
     /// HOST-7: the VMM ends before it answers the press; the machine's process says that it worked.

@@ -51,7 +51,7 @@ pub(super) fn vxlan(subnet: &WantedSubnet, bridge: &str, mtu: u32) -> WantedLink
     WantedLink { alias, mac: None, mtu, up: Some(true), port_of: Some((bridge.to_owned(), flags)) }
 }
 
-/// The bridge's end of a port.
+/// The bridge's end of a port; of a virtual machine the tap itself, which its VMM neither sets up nor gives an MTU.
 pub(super) fn near_end(port: &WantedPort, bridge: &str, mtu: u32) -> WantedLink {
     let flags = PortFlags {
         learning: false,

@@ -18,7 +18,10 @@ use nix::sched::{CloneFlags, setns};
 const BUSY_DEADLINE: Duration = Duration::from_secs(2);
 const BUSY_POLL: Duration = Duration::from_millis(10);
 
-/// Makes a tap where the thread is, single-queue and with virtio's header, that only root may attach to.
+/// Makes a tap where the thread is, single-queue and with virtio's header, as the machine's card is described to its VMM ([`NetConfig`]), that
+/// only root may attach to. The name has at most 15 bytes.
+///
+/// [`NetConfig`]: crate::vmm::cloud_hypervisor::config::NetConfig
 ///
 /// # Errors
 /// When the kernel refuses, for example without the module tun.

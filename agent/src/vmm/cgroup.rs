@@ -25,7 +25,7 @@ const CPU_PERIOD_US: u64 = 100_000;
 pub enum OutOfMemory {
     /// The machine's own group reached its limit.
     #[error(
-        "out of memory: it needed more than the {limit_mib} MiB that its group may use, and the kernel killed it"
+        "out of memory: the kernel killed processes of it, which needed more than the {limit_mib} MiB that its group may use"
     )]
     OfMachine {
         /// `memory.max` in MiB: the machine's memory and what running it takes.
@@ -33,7 +33,7 @@ pub enum OutOfMemory {
     },
     /// The whole host.
     #[error(
-        "out of memory: the whole host had none left, and the kernel killed it; keep more back with memory_mib in [reserve]"
+        "out of memory: the kernel killed processes of it because the whole host had none left; keep more back with memory_mib in [reserve]"
     )]
     OfHost,
 }
@@ -205,6 +205,7 @@ pub fn io_max(major: u64, minor: u64, iops: u32) -> String {
     format!("{major}:{minor} riops={iops} wiops={iops}")
 }
 
+/// `cpu.max` holds for all threads of the machine, so that what its VMM does for its disk and card is in the machine's own share.
 fn settings(limits: &Limits, overhead_mib: u64) -> [(&'static str, String, bool); 4] {
     let quota = u64::from(limits.vcpus) * u64::from(limits.vcpu_share) * CPU_PERIOD_US / 100;
     [

@@ -11,7 +11,7 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
+    io::{self, Read as _, Seek as _, SeekFrom},
     os::unix::fs::{FileExt as _, FileTypeExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
@@ -234,8 +234,8 @@ impl Devices {
         if !is_device {
             return Err(io_error("use as a volume", &path)(io::Error::other("it is no block device")));
         }
-        let opened = File::options().read(true).write(true).open(&path);
-        let mut file = opened.map_err(io_error("open", &path))?;
+        // For reading: who closes a device that he could have written has the whole host look at it anew.
+        let mut file = File::open(&path).map_err(io_error("open", &path))?;
         let size = file.seek(SeekFrom::End(0)).map_err(io_error("measure", &path))?;
         Ok(Device { path, file, size })
     }
@@ -273,7 +273,7 @@ struct Device {
 impl Device {
     /// The kernel gives a device that is mounted, or part of something else, to nobody for himself.
     fn is_unused(&self) -> Result<(), VolumeError> {
-        let opened = File::options().read(true).write(true).custom_flags(libc::O_EXCL).open(&self.path);
+        let opened = File::options().read(true).custom_flags(libc::O_EXCL).open(&self.path);
         opened.map(drop).map_err(io_error("have for itself", &self.path))
     }
 
@@ -308,30 +308,30 @@ impl Device {
 
     /// From the end; the first MiB, which says whose it is, goes when all else is gone for good.
     fn wipe(&self) -> io::Result<()> {
+        let file = File::options().write(true).open(&self.path)?;
         let mut end = self.size;
         while end > MIB {
             let start = end.saturating_sub(CHUNK).max(MIB);
-            self.zero(start, end - start)?;
+            zero(&file, start, end - start)?;
             end = start;
         }
-        self.file.sync_all()?;
-        self.zero(0, end)?;
-        self.file.sync_all()
+        file.sync_all()?;
+        zero(&file, 0, end)?;
+        file.sync_all()
     }
+}
 
-    fn zero(&self, start: u64, length: u64) -> io::Result<()> {
-        // Gives the room back where the device can; what is then read is zeros.
-        for flags in [FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, FallocateFlags::ZERO_RANGE] {
-            match rustix::fs::fallocate(&self.file, flags, start, length) {
-                Ok(()) => return Ok(()),
-                Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::INVAL) => {}
-                Err(error) => return Err(error.into()),
-            }
+fn zero(mut file: &File, start: u64, length: u64) -> io::Result<()> {
+    // Gives the room back where the device can; what is then read is zeros.
+    for flags in [FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, FallocateFlags::ZERO_RANGE] {
+        match rustix::fs::fallocate(file, flags, start, length) {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::INVAL) => {}
+            Err(error) => return Err(error.into()),
         }
-        (&self.file).seek(SeekFrom::Start(start))?;
-        io::copy(&mut io::repeat(0).take(length), &mut &self.file)?;
-        (&self.file).flush()
     }
+    file.seek(SeekFrom::Start(start))?;
+    io::copy(&mut io::repeat(0).take(length), &mut file).map(drop)
 }
 
 #[cfg(test)]

@@ -70,8 +70,9 @@ impl Card {
     }
 }
 
+/// UBI-7: what a VMM gets is what its card was described as.
 #[test]
-fn a_tap_is_made_with_its_flags_and_one_that_differs_is_made_anew() -> Result<()> {
+fn ubi_7_a_tap_is_made_with_its_flags_and_one_that_differs_is_made_anew() -> Result<()> {
     if !able() {
         return Ok(());
     }
@@ -89,7 +90,7 @@ fn a_tap_is_made_with_its_flags_and_one_that_differs_is_made_anew() -> Result<()
     assert!(link.up && link.mtu == host.network().mtu() && link.mac != vpc.machines[0].mac);
     assert!(host.ensure(&network(0, &[&vpc]))?.steps.is_empty());
 
-    // UBI-7: somebody made another one of the same name; a VMM that expects ours would refuse it.
+    // Somebody made another one of the same name; a VMM that expects ours would refuse it.
     let at = host.open(&format!("vpc-{}", vpc.vpc))?;
     for other in ["multi_queue vnet_hdr user 0", "user 0", "vnet_hdr", "vnet_hdr user 7"] {
         sh(&at, &format!("ip link del {port}"))?;
@@ -104,7 +105,7 @@ fn a_tap_is_made_with_its_flags_and_one_that_differs_is_made_anew() -> Result<()
 
 /// HOST-8: the next VMM waits until the last one's files are closed, and is told when they never are.
 #[test]
-fn a_tap_has_one_holder_and_a_missing_one_is_not_made_by_attaching() -> Result<()> {
+fn host_8_a_tap_has_one_holder_and_a_missing_one_is_not_made_by_attaching() -> Result<()> {
     if !able() {
         return Ok(());
     }

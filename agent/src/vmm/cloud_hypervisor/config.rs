@@ -94,7 +94,8 @@ struct Disk {
     id: &'static str,
     path: &'static str,
     readonly: bool,
-    /// Told, not guessed: a guessed raw disk refuses writes to its first sector.
+    /// Told, not guessed: a guessed raw disk refuses writes to its first sector. Upper and lower case count. Never a format that names other
+    /// files (qcow2): the volume is the guest's to write.
     image_type: &'static str,
     /// What the guest finds it by.
     serial: &'static str,
@@ -108,7 +109,8 @@ struct Disk {
     rate_limiter_config: Option<RateLimiter>,
 }
 
-/// The one object whose unknown keys the VMM refuses.
+/// The one object whose unknown keys the VMM refuses. It cannot be changed while the machine runs; a bucket of size 0 would be none. Cards
+/// could have one too, for each direction its own: they have none.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct RateLimiter {
     ops: Bucket,
@@ -151,8 +153,10 @@ pub struct NetConfig {
     id: &'static str,
     /// Told, or it would be drawn at random at every start.
     mac: String,
-    // No MTU: the VMM would set it on the tap too, which it has no right to. It tells the guest that of the tap.
-    /// One for each direction: the tap has a single queue.
+    // No MTU: the VMM would set it on the tap too, which it has no right to. It tells the guest that of the tap, which the agent sets, as it
+    // sets the tap up: a VMM does neither with a tap that it is handed. No offloads: by default all are on, and of these two (offload_tso,
+    // offload_ufo) may not stand without the third (offload_csum).
+    /// One for each direction: the tap has a single queue. A tap with several needs more than 2 here, and the other way round.
     num_queues: u32,
     queue_size: u32,
 }
@@ -234,7 +238,8 @@ impl VmConfig {
             serial: Console { mode: "Socket", socket: Some(files::SERIAL) },
             // Left out it would be the VMM's terminal.
             console: Console { mode: "Off", socket: None },
-            // With its folder, in which Landlock then lets the VMM make it: a bare name has none.
+            // Only guests connect, to the agent. The other way would be through this socket, where a guest whose driver is not up gives no answer
+            // at all. With its folder, in which Landlock then lets the VMM make it: a bare name has none.
             vsock: Vsock { id: "vsock", cid: GUEST_CID, socket: format!("./{}", files::VSOCK) },
             platform: Platform { system_uuid: system_uuid(spec.tag.uuid) },
             pvpanic: true,
@@ -297,6 +302,17 @@ mod tests {
             json!({"size": 256 << 20, "hugepages": true, "hugepage_size": 2 << 20, "reserve": true})
         );
         assert_eq!(config.get("net"), None, "vm.create takes no descriptors");
+        assert_eq!(config["serial"], json!({"mode": "Socket", "socket": "serial"}));
+        assert_eq!(config["console"], json!({"mode": "Off"}), "left out it would be a terminal");
+        for disk in 0..2 {
+            let disk = &config["disks"][disk];
+            assert_eq!((&disk["image_type"], &disk["num_queues"]), (&json!("Raw"), &json!(1)), "{disk}");
+            let (id, queue) = (disk["id"].as_str().unwrap(), disk["queue_size"].as_u64().unwrap());
+            assert!(!id.starts_with("__") && queue.is_power_of_two(), "{disk}");
+        }
+        assert_ne!(config["disks"][0]["id"], config["disks"][1]["id"]);
+        assert_eq!((&config["vsock"]["cid"], &config["landlock_enable"]), (&json!(3), &json!(true)));
+        assert_eq!(config.get("watchdog"), None, "Linux has no driver for it");
         let with_words = VmConfig::new(&spec, false, "a.b=c d").unwrap().payload.cmdline;
         assert!(with_words.ends_with("shardplane.hostname=db-1.x a.b=c d"), "{with_words}");
         for bad in ["two\nlines", "gr\u{fc}n", &"x".repeat(2000)] {
@@ -304,6 +320,7 @@ mod tests {
         }
         let net = serde_json::to_value(NetConfig::new(&spec)).unwrap();
         assert!(net.get("tap").is_none() && net.get("fds").is_none(), "{net}");
+        assert_eq!((&net["num_queues"], net.get("mtu")), (&json!(2), None), "{net}");
     }
 
     /// HOST-11: what a volume may do is counted for a whole second, far longer than the limiter rests; reading the image is not limited.

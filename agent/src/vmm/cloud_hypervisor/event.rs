@@ -33,7 +33,8 @@ impl fmt::Display for Event {
 }
 
 impl Event {
-    /// Whether people should see it: what ends or shakes a machine, not each device that comes up.
+    /// Whether people should see it: what ends or shakes a machine, not each device that comes up. Not `booting`, which is there also before
+    /// a boot that fails.
     pub fn is_notable(&self) -> bool {
         matches!(
             (self.source.as_str(), self.event.as_str()),

@@ -107,11 +107,12 @@ fn launch(spec: &LaunchSpec) -> Result<ProcessId, Failure> {
     let log = log_file("log/vmm")?;
     let events = log_file("log/events")?;
     let null = File::open("/dev/null").step(|| "open /dev/null".into())?;
+    // The VMM takes the same umask: its sockets are open to its own user and to root.
     // Listening before the VMM runs: the agent's first call waits for its answer and never has to try again.
     stat::umask(Mode::from_bits_truncate(0o077));
     let api = UnixListener::bind(files::API).step(|| "listen at the VMM's API socket".into())?;
     launching::spawn(|| {
-        // Its own session again: the launcher, which led the first one, is about to end.
+        // Its own session again: the launcher, which led the first one, is about to end. A hang-up would kill the VMM.
         unistd::setsid().step(|| "make a session".into())?;
         unistd::dup2_stdin(null.as_fd()).step(|| "redirect stdin".into())?;
         unistd::dup2_stdout(log.as_fd()).step(|| "redirect stdout".into())?;
@@ -207,6 +208,8 @@ fn become_nobody(uid: u32) -> Result<(), Failure> {
 
 fn exec(binary: &File, program: &CString, tag: MachineTag) -> Result<Infallible, Failure> {
     let text = |text: String| CString::new(text).step(|| "write the VMM's arguments".into());
+    // No --no-shutdown: a guest that turns itself off ends its VMM, so that there is one kind of death. The events go to a file, which never is
+    // full of what nobody reads: a pipe would lose and tear them.
     let arguments = [
         program.clone(),
         text("--api-socket".into())?,

@@ -5,8 +5,12 @@
 //! again. What of it is not its process lies in the machine's folder: `vm`, which belongs to its user; `booted`, which says
 //! that it got as far; `console.log`.
 //!
-//! Restart of a guest goes on in the same process, with the same disks, card, address and UUID. Migration and snapshots are
-//! not used: a machine's end is never "migrated away".
+//! Restart of a guest goes on in the same process, with the same disks, card, address and UUID.
+//!
+//! What is not used, and why nobody should begin without reading up on it: Migration and snapshots: a machine's end is never "migrated
+//! away", a VMM that waits for a migration hears nobody until it is killed, and a snapshot binds a machine to its paths. Devices that come
+//! or go while it runs: a removal is done only when the guest agrees, until then id, lock and tap are held; what is added later lies outside
+//! of what Landlock lets the VMM open. Its pages, disks and limits are therefore those of its start; a change takes effect with the next one.
 
 pub mod api;
 mod boot;

@@ -122,8 +122,12 @@ impl CloudHypervisorVmm {
     }
 }
 
-/// What VMM and kernel need for a machine beside its own memory, in MiB: the process, its buffers, and page tables in
-/// proportion.
+/// What VMM and kernel need for a machine beside its own memory, in MiB; the machine's group may use so much more than the machine has.
+///
+/// 128 for the process (11 were seen with a guest that does nothing), its buffers (a disk's queue of 128 requests) and those pages of its
+/// files that the kernel cannot give up at once. A 64th of the memory for page tables: those of the guest's memory, once for the VMM and once
+/// for KVM, are a 256th at most, with pages of 4 KiB. Page cache of the volume counts in the group too, but goes first when room is short. Memory
+/// on huge pages does not count in it, and the group then has room that it does not need.
 fn overhead_mib(memory_mib: u64) -> u64 {
     128 + memory_mib / 64
 }
