@@ -3,7 +3,8 @@
 //! In: a `/proc`. Out: [`Seen`] for one number, [`Found`] for all of this host's. Called by the VMMs.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io::{self, Read as _},
     path::{Path, PathBuf},
 };
 
@@ -17,6 +18,9 @@ use crate::{
 
 /// The environment variable that tells a VMM from its launcher, which has the tag too.
 pub const VMM_VARIABLE: &str = "SHARDPLANE_VMM";
+
+/// Bytes of an environment that is not large.
+const USUAL_ENVIRONMENT: usize = 4096;
 
 /// A `/proc`.
 #[derive(Debug, Clone)]
@@ -72,12 +76,13 @@ impl Procfs {
         for entry in fs::read_dir(&self.root)? {
             let name = entry?.file_name();
             let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
-            let Some(Seen { start_ticks, zombie: false, tag: Some(tag) }) = self.see(pid)? else { continue };
-            if tag.host != host {
+            let dir = self.root.join(&name);
+            // Nearly all of a host's processes are nobody's machine: for them this is all that is read.
+            if read_tag(&dir)?.is_none_or(|tag| tag.host != host) {
                 continue;
             }
+            let Some(Seen { start_ticks, zombie: false, tag: Some(tag) }) = self.see(pid)? else { continue };
             let process = ProcessId { pid, start_ticks };
-            let dir = self.root.join(&name);
             let kind = match pid_inside(&dir)? {
                 // Deeper than the agent and number 1 there: the machine itself. Others down there die with it.
                 Some((level, 1)) if level > own_depth => FoundKind::Machine,
@@ -121,7 +126,7 @@ fn is_vmm(dir: &Path) -> io::Result<bool> {
 }
 
 fn read_variable(dir: &Path, name: &str) -> io::Result<Option<String>> {
-    let environment = match fs::read(dir.join("environ")) {
+    let environment = match read_whole(&dir.join("environ")) {
         // It has capabilities that the agent lacks. A machine has fewer than the agent that started it.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
         result => gone_is_none(result)?,
@@ -131,6 +136,13 @@ fn read_variable(dir: &Path, name: &str) -> io::Result<Option<String>> {
         environment.split(|byte| *byte == 0).filter_map(|line| std::str::from_utf8(line).ok());
     let value = variables.find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
     Ok(value.map(str::to_owned))
+}
+
+/// In one piece: these files say that they are empty, and whoever believes it reads them in many small ones, each of which stops their process.
+fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(USUAL_ENVIRONMENT);
+    File::open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Depth of the innermost pid namespace and the number in it, from `NSpid` of `status`.

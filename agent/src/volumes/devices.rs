@@ -107,12 +107,10 @@ impl Devices {
         if whole.exists() {
             return self.of(id, gib);
         }
-        if new.exists() {
-            // A life of the agent that ended while it made the volume. The device may be half of a file system, which cannot be
-            // told from somebody else's: then it is left alone, and another one is taken.
-            self.drop_record(&new)?;
-        }
-        let name = self.choose(gib)?;
+        let name = match self.begun(id, &new)? {
+            Some(name) => name,
+            None => self.choose(gib)?,
+        };
         let device = self.open(&name)?;
         write_record(&new, &name)?;
         let size = format!("{gib}G");
@@ -122,6 +120,24 @@ impl Devices {
         fs::rename(&new, &whole).map_err(io_error("name", &whole))?;
         durable::sync_folder_of(&whole).map_err(io_error("sync the folder of", &whole))?;
         Ok(device.path)
+    }
+
+    /// The device on which an earlier life of the agent began the volume, when it has the instance's UUID. Half of a file system cannot be told
+    /// from somebody else's: such a device is left alone, and another one is taken.
+    fn begun(&self, id: InstanceId, new: &Path) -> Result<Option<String>, VolumeError> {
+        if !new.exists() {
+            return Ok(None);
+        }
+        let name = record_in(&self.root.join(id.to_string()))?;
+        let ours = |name: &String| {
+            let device = self.open(name)?;
+            device.is_unused()?;
+            device.holds(id).map_err(io_error("read", &device.path))
+        };
+        match name.filter(|name| ours(name).unwrap_or(false)) {
+            Some(name) => Ok(Some(name)),
+            None => self.drop_record(new).map(|()| None),
+        }
     }
 
     /// Overwrites the device of an instance, and forgets that it has one. Blocks as long as the device takes.
@@ -451,6 +467,9 @@ mod tests {
         fs::write(&new, "a").unwrap();
         assert_eq!(lab.ensure(1, 1).unwrap(), "a", "it had not begun");
         assert!(!new.exists());
+        // It had only not yet said that it was done.
+        fs::rename(new.with_file_name("device"), &new).unwrap();
+        assert_eq!(lab.ensure(1, 1).unwrap(), "a");
         lab.devices.wipe(InstanceId::from_u128(1)).unwrap();
         half.write_all_at(b"half of a file system", 4096).unwrap();
         fs::write(&new, "a").unwrap();

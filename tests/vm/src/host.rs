@@ -267,30 +267,32 @@ impl Host {
     }
 
     /// What starts took so far, from the agent's own words, in milliseconds: middle, 99th of a hundred, worst. The overhead is what is left
-    /// of a start without the waiting for the VMM's answers, and without the making of a volume, which happens once in its life.
+    /// of a start, until its guest runs, without the waiting for the VMM's answers, and without the making of a volume, which happens once in its
+    /// life. What is recorded after that delays only the report.
     pub fn timeline(&self) -> String {
         let log = self.log();
         let column = |line: &str, words: &str| numbers(&log, line, words);
         let booted = |words: &str| column("the VMM has booted", words);
         let started = |words: &str| column("started in", words);
-        let parts = [started("started in "), started("volume in "), booted("it was waited ")];
-        let [whole, volume, vmm] = &parts;
-        let overhead: Vec<f32> =
-            whole.iter().zip(volume).zip(vmm).map(|((whole, volume), vmm)| whole - volume - vmm).collect();
+        let [whole, after, volume] = ["started in ", " ms and ", "volume in "].map(started);
+        let vmm = booted("it was waited ");
+        let parts = whole.iter().zip(&after).zip(&volume).zip(&vmm);
+        let overhead = parts.map(|(((whole, after), volume), vmm)| whole - after - volume - vmm).collect();
+        let count = whole.len();
         let rows = [
             ("overhead", overhead),
-            ("whole start", whole.clone()),
-            ("VMM", vmm.clone()),
-            ("volume", volume.clone()),
+            ("whole start", whole),
+            ("VMM", vmm),
+            ("volume", volume),
             ("proof of absence", started("proved absent in ")),
             ("record before", started("recorded in ")),
-            ("record after", started(" ms and ")),
+            ("record after", after),
             ("prepared", booted("prepared in ")),
             ("launched", booted("launched in ")),
             ("booted", booted("booted in ")),
         ];
         let shown = rows.map(|(name, numbers)| format!("{name} {}", percentiles(numbers)));
-        format!("{} starts, in ms, p50/p99/most: {}", whole.len(), shown.join(", "))
+        format!("{count} starts, in ms, p50/p99/most: {}", shown.join(", "))
     }
 
     /// The agent's log.
