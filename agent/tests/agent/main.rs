@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod device;
 mod fences;
 mod host;
 
