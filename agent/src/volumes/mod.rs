@@ -4,6 +4,7 @@
 //! names a folder of devices, one of those ([`devices`]). A volume stays where it was made, whatever the configuration says later. Called
 //! by the machine owners, who alone decide that a volume may go; no check at start ever removes one.
 
+mod device;
 pub mod devices;
 mod files;
 
