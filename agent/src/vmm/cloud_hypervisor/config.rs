@@ -230,7 +230,8 @@ impl VmConfig {
                 reserve: hugepages.then_some(true),
             },
             payload: Payload { kernel: files::KERNEL, initramfs: files::INITRAMFS, cmdline },
-            // Two readers may have one image; of a volume the VMM takes a lock, so no second machine gets it.
+            // Two readers may have one image; of a volume's file the VMM takes a lock, so no second machine gets it. Of a device each VMM
+            // has a node of its own, and a lock of one is none of the other: there the proof of absence before a start has to do.
             disks: vec![disk(files::ROOT, true, None), disk(files::DATA, false, limiter)],
             rng: Rng { src: "/dev/urandom" },
             // A file would be emptied at each reboot of the guest, and a mode File without file panics the VMM. The VMM keeps
