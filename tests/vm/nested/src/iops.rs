@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use shardplane_e2e::{Cluster, Shape, process};
 use shardplane_harness::{World, WorldOptions, wait_until};
 
@@ -35,8 +35,11 @@ pub fn tell() -> anyhow::Result<()> {
     })?;
     let shape = Shape { volume_offer: "load-100".to_owned(), ..Shape::of(1, 0) };
     let (cluster, _) = Cluster::submit(&world, &shape)?;
-    let instances = cluster.instances()?;
-    let instance = instances.first().context("the cluster has no instance")?;
+    let placed = || match cluster.instances() {
+        Ok(instances) => instances.into_iter().next().ok_or_else(|| "it has no instance".to_owned()),
+        Err(error) => Err(format!("{error:#}")),
+    };
+    let (instance, _) = wait_until("the cluster being placed", PATIENCE, placed)?;
     let console = world.run_dir().join(format!("h1/run/machines/{}/console.log", instance.id));
     let said = || -> Result<u64, String> {
         let text = fs::read_to_string(&console).map_err(|error| error.to_string())?;

@@ -21,7 +21,8 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Nobody waits for longer: the host and its machines have no more.
 const SECONDS: &str = "3600";
 /// Few enough for an emulated machine on a busy computer; the story `iops` expects it.
-const OFFER: &str = "\n[[volume_offer]]\nid = \"load-100\"\niops = 100\nmax_size_gib = 8\nprice_gib_hour = 0.0001\n";
+const OFFER: &str =
+    "\n[[volume_offer]]\nid = \"load-100\"\niops = 100\nmax_size_gib = 8\nprice_gib_hour = 0.0001\n";
 
 /// Why there can be no such host here.
 pub fn cannot_run() -> Result<(), String> {
@@ -80,7 +81,12 @@ impl Host {
         let root = target.join(format!("root-{digest}.erofs"));
         run(Command::new(&recipe).arg(&root));
         let modules = Path::new(OWN).join("modules");
-        run(Command::new(repository("images/build")).arg("kernel").arg("--out").arg(&target).arg("--also").arg(modules));
+        run(Command::new(repository("images/build"))
+            .arg("kernel")
+            .arg("--out")
+            .arg(&target)
+            .arg("--also")
+            .arg(modules));
         let dir = tempfile::tempdir().unwrap();
         story_disk(dir.path());
         Self { dir, root, kernel: target.join("kernel") }
@@ -104,8 +110,24 @@ impl Host {
         };
         // One processor: kernels that change their own code while another runs it are not for an emulator.
         let output = Command::new("timeout")
-            .args([SECONDS, "qemu-system-x86_64", "-accel", "tcg,tb-size=1024,thread=single", "-machine", "q35"])
-            .args(["-cpu", "max", "-smp", "1", "-m", &memory_mib.to_string(), "-nodefaults", "-no-user-config"])
+            .args([
+                SECONDS,
+                "qemu-system-x86_64",
+                "-accel",
+                "tcg,tb-size=1024,thread=single",
+                "-machine",
+                "q35",
+            ])
+            .args([
+                "-cpu",
+                "max",
+                "-smp",
+                "1",
+                "-m",
+                &memory_mib.to_string(),
+                "-nodefaults",
+                "-no-user-config",
+            ])
             .args(["-display", "none", "-no-reboot", "-serial", "stdio", "-kernel"])
             .arg(self.kernel.join("vmlinuz"))
             .arg("-initrd")

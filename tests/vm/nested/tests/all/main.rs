@@ -47,5 +47,8 @@ fn a_volume_has_the_iops_of_its_offer() {
 fn the_demo_runs_with_virtual_machines() {
     let Some(said) = tell("demo", 6144) else { return };
     assert!(said.contains("repaired, "), "{said}");
-    assert!(said.lines().any(|line| line.trim_start().starts_with("deploy/demo --down")), "its last line: {said}");
+    assert!(
+        said.lines().any(|line| line.trim_start().starts_with("deploy/demo --down")),
+        "its last line: {said}"
+    );
 }
