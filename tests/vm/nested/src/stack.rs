@@ -34,6 +34,7 @@ pub fn tell() -> Result<()> {
     let (cluster, request) = Cluster::submit(&world, &Shape::of(1, 1))?;
     let told = story(&world, &cluster, &request);
     if told.is_err() {
+        println!("the cluster's status: {:#}", cluster.status().unwrap_or_default());
         show(&world);
     }
     told
@@ -218,6 +219,7 @@ fn timelines(world: &World) -> Result<()> {
     Ok(())
 }
 
+/// The ends of all logs and consoles.
 fn show(world: &World) {
     for host in world.hosts().unwrap_or_default() {
         let dir = world.run_dir().join(format!("h{}", host.index));
