@@ -51,6 +51,8 @@ fn story(world: &World, cluster: &Cluster<'_>, request: &str) -> Result<()> {
     eventually("PONG over the subnet", || answers(&mut client, &primary, "PING", &[], "PONG"))?;
     println!("nested: PONG over the subnet");
     replicates(&mut client, &primary, &replica, "first")?;
+    // Its connections would keep the network of a host alive that is to lose its power.
+    drop(client);
     limits(&primary)?;
     agent_dies(world, cluster, &primary)?;
     vmm_dies(cluster, &replica)?;
