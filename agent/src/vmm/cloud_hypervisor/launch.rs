@@ -18,7 +18,7 @@ use std::{
 };
 
 use nix::{
-    mount::{MntFlags, MsFlags},
+    mount::MsFlags,
     sched::{CloneFlags, unshare},
     sys::{
         prctl,
@@ -77,7 +77,6 @@ fn launch(spec: &LaunchSpec) -> Result<ProcessId, Failure> {
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC).step(|| "make a mount namespace".into())?;
     // What the host unmounts goes here too: a machine does not hold a disk of the host.
     mount(None, Path::new("/"), None, MsFlags::MS_REC | MsFlags::MS_SLAVE, "")?;
-    forget_networks()?;
     // From here on everything is relative, so that the VMM needs no right to search the folders above.
     unistd::chdir(&spec.dir).step(|| format!("enter {}", spec.dir.display()))?;
     for (name, path) in &spec.files {
@@ -109,33 +108,6 @@ fn launch(spec: &LaunchSpec) -> Result<ProcessId, Failure> {
         become_nobody(spec.uid)?;
         exec(&binary, &program, spec.tag)
     })
-}
-
-/// Lets go of all network namespaces that the host keeps as files. Where the host does not share its mounts (without systemd), this copy
-/// would keep a network, and its VXLAN id, for as long as the machine lives, long after the host has given it up.
-fn forget_networks() -> Result<(), Failure> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").step(|| "list the mounts".into())?;
-    // The last first: one may lie over another.
-    for point in kept_namespaces(&mounts).into_iter().rev() {
-        nix::mount::umount2(&point, MntFlags::MNT_DETACH)
-            .step(|| format!("let go of the namespace {}", point.display()))?;
-    }
-    Ok(())
-}
-
-/// Where namespaces are mounted, from the text of `mountinfo` (proc(5)).
-fn kept_namespaces(mountinfo: &str) -> Vec<PathBuf> {
-    let point = |line: &str| {
-        let (before, after) = line.split_once(" - ")?;
-        let kind = after.split(' ').next()?;
-        // Spaces and the like are written as three octal digits.
-        let text = before.split(' ').nth(4)?;
-        let text = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-            .iter()
-            .fold(text.to_owned(), |text, (written, meant)| text.replace(written, meant));
-        (kind == "nsfs").then(|| PathBuf::from(text))
-    };
-    mountinfo.lines().filter_map(point).collect()
 }
 
 /// Makes a host's file appear in the machine's folder, in this mount namespace only.
@@ -221,19 +193,4 @@ fn exec(binary: &File, program: &CString, tag: MachineTag) -> Result<Infallible,
     let environment = [text(format!("{TAG_VARIABLE}={tag}"))?, text(format!("{VMM_VARIABLE}=1"))?];
     // By descriptor: the user need not be able to reach the program's folder.
     unistd::fexecve(binary, &arguments, &environment).step(|| "run the VMM".into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn namespaces_that_are_kept_as_files_are_found_among_the_mounts() {
-        let text = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
-30 22 0:4 net:[4026532300] /run/a\\040b/netns/vpc-1 rw shared:9 master:2 - nsfs nsfs rw
-31 22 0:25 / /run/netns rw - tmpfs nsfs rw
-32 31 0:4 net:[4026532301] /run/netns/x rw - nsfs nsfs rw
-";
-        assert_eq!(kept_namespaces(text), ["/run/a b/netns/vpc-1", "/run/netns/x"].map(PathBuf::from));
-    }
 }
