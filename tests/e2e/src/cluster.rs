@@ -31,6 +31,8 @@ pub struct Shape {
     pub version: String,
     /// Root password.
     pub password: String,
+    /// Of the volumes.
+    pub volume_offer: String,
 }
 
 impl Shape {
@@ -39,7 +41,13 @@ impl Shape {
 
     /// `shards` × (1 + `replicas`).
     pub fn of(shards: u32, replicas: u32) -> Self {
-        Self { shards, replicas, version: Self::VERSION.to_owned(), password: "only-for-tests".to_owned() }
+        Self {
+            shards,
+            replicas,
+            version: Self::VERSION.to_owned(),
+            password: "only-for-tests".to_owned(),
+            volume_offer: "gp3-750".to_owned(),
+        }
     }
 }
 
@@ -104,7 +112,7 @@ fn manifest(shape: &Shape, metadata: &Value, subnet: &str) -> Value {
         "apiVersion": "v1", "kind": "Valkey", "metadata": metadata,
         "spec": {
             "shards": shards, "replicasPerShard": shape.replicas, "rootPassword": shape.password,
-            "valkeyVersion": shape.version, "vmOfferId": "g3-1c1-100", "volumeOfferId": "gp3-750",
+            "valkeyVersion": shape.version, "vmOfferId": "g3-1c1-100", "volumeOfferId": shape.volume_offer,
             "volumeSizeGiB": 1,
         },
     })

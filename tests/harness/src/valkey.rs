@@ -22,6 +22,9 @@ pub struct Stand {
     pub netns: PathBuf,
     /// Its nodes, `host:port`.
     pub nodes: Vec<String>,
+    /// The namespaces of nodes that are not reached from there: a virtual machine has none to stand in, and the gateway of its host
+    /// reaches the machines of that host alone.
+    pub doors: BTreeMap<String, PathBuf>,
 }
 
 /// Finds a stand. Asked again when the machine of the last one is gone: machines move.
@@ -74,8 +77,9 @@ impl ValkeyClient {
             let info = ConnectionAddr::Tcp(host.to_owned(), port.parse()?).into_connection_info()?;
             let info = info.set_redis_settings(RedisConnectionInfo::default().set_password(&self.password));
             // Connecting is all that has to happen inside; the socket stays there.
+            let netns = self.stand.doors.get(node).unwrap_or(&self.stand.netns);
             let connection =
-                inside(&self.stand.netns, move || Client::open(info)?.get_connection_with_timeout(PATIENCE))?
+                inside(netns, move || Client::open(info)?.get_connection_with_timeout(PATIENCE))?
                     .with_context(|| format!("cannot connect to {node}"))?;
             connection.set_read_timeout(Some(PATIENCE))?;
             connection.set_write_timeout(Some(PATIENCE))?;

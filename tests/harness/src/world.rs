@@ -2,6 +2,7 @@
 //! nothing of them after the drop.
 
 use std::{
+    collections::BTreeMap,
     env, fs,
     path::{Path, PathBuf},
     process::Command,
@@ -125,7 +126,7 @@ impl World {
     }
 
     fn run(&self, arguments: &[&str]) -> Result<String> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/world");
+        let script = tree().join("deploy/world");
         let output = Command::new(&script).args(arguments).args(["--name", &self.name]).output();
         let output = output.with_context(|| format!("cannot run {}", script.display()))?;
         if !output.status.success() {
@@ -307,7 +308,7 @@ impl World {
     }
 
     /// A client of a cluster that speaks from inside one of its machines, on a host that is not in `avoid`, because the
-    /// client's connections end with that host.
+    /// client's connections end with that host. Where machines are virtual it speaks to each from the gateway of its host.
     ///
     /// # Errors
     /// When no instance runs on another host.
@@ -320,15 +321,24 @@ impl World {
                 |instance: &Value, member: &str| instance[member].as_str().unwrap_or_default().to_owned();
             let nodes: Vec<String> =
                 instances.iter().map(|instance| format!("{}:6379", text(instance, "address"))).collect();
-            let netns = instances.iter().find_map(|instance| {
-                let host = Self::host_index(&text(instance, "hostName"))?;
-                let netns = machine_netns(&run_dir, host, &text(instance, "id"));
+            let mut doors = BTreeMap::new();
+            let mut stand = None;
+            for instance in &instances {
+                let Some(host) = Self::host_index(&text(instance, "hostName")) else { continue };
+                let mut netns = machine_netns(&run_dir, host, &text(instance, "id"));
+                if !netns.exists() {
+                    let Some(gateway) = vpc_netns(&run_dir, host) else { continue };
+                    doors.insert(format!("{}:6379", text(instance, "address")), gateway.clone());
+                    netns = gateway;
+                }
                 let stays = instance["machine"] == "running" && instance["intent"] == "wanted";
-                (!avoid.contains(&host) && stays && netns.exists()).then_some(netns)
-            });
+                if !avoid.contains(&host) && stays && stand.is_none() {
+                    stand = Some(netns);
+                }
+            }
             let netns =
-                netns.with_context(|| format!("no machine of {cluster} runs on a host besides {avoid:?}"))?;
-            Ok(Stand { netns, nodes })
+                stand.with_context(|| format!("no machine of {cluster} runs on a host besides {avoid:?}"))?;
+            Ok(Stand { netns, nodes, doors })
         };
         ValkeyClient::new(Arc::new(find), password)
     }
@@ -350,6 +360,21 @@ impl World {
 
 fn machine_netns(run_dir: &Path, host: u32, instance: &str) -> PathBuf {
     run_dir.join(format!("h{host}/run/netns/machine-{instance}"))
+}
+
+/// The network namespace of the one VPC of a host.
+fn vpc_netns(run_dir: &Path, host: u32) -> Option<PathBuf> {
+    let entries = fs::read_dir(run_dir.join(format!("h{host}/run/netns"))).ok()?;
+    let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut vpcs = files
+        .filter(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"vpc-")));
+    vpcs.next().filter(|_| vpcs.next().is_none())
+}
+
+/// This tree; where it lies elsewhere than when this was compiled, `SHARDPLANE_TREE` says where.
+fn tree() -> PathBuf {
+    env::var_os("SHARDPLANE_TREE")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."), PathBuf::from)
 }
 
 impl Drop for World {

@@ -3,6 +3,7 @@
 //! acknowledged only what the old primary alone had, after the cut and within its lease, is lost.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -66,7 +67,10 @@ fn on_the_same_host(world: &World, cluster: &Cluster<'_>, neighbour: &Instance) 
     let netns = world.machine_netns(neighbour.host, &neighbour.id);
     let nodes: Vec<String> = cluster.instances()?.into_iter().map(|i| i.endpoint).collect();
     let password = cluster.manifest["spec"]["rootPassword"].as_str().unwrap_or_default();
-    ValkeyClient::new(Arc::new(move || Ok(Stand { netns: netns.clone(), nodes: nodes.clone() })), password)
+    ValkeyClient::new(
+        Arc::new(move || Ok(Stand { netns: netns.clone(), nodes: nodes.clone(), doors: BTreeMap::new() })),
+        password,
+    )
 }
 
 /// An instance of another cluster on this host. It has no replica, so no lease cuts its port.

@@ -1,21 +1,31 @@
-//! The host of one virtual machine, itself an emulated machine: PID 1 of it, with cloud-hypervisor beside.
+//! Stories that are told on a host which is itself an emulated machine, with real virtual machines.
 //!
-//! In: `/machine/{kernel,image.erofs}` and `/usr/bin/cloud-hypervisor` of its image, the disk `/dev/vdc` for the machine's volume. Out: lines
-//! on the console, of which the last says whether all went well; then it turns itself off. Booted by `tests/nested.rs` with the kernel and
-//! initramfs of `images/build kernel`, which take it for a supervisor.
+//! In: the name of a story; what `tests/all/host.rs` has put on the host's disk; root. Out: lines on the console and an exit code. Run by
+//! `host/begin`.
 
-mod story;
+mod counters;
+mod iops;
+mod machine;
+mod stack;
 mod vmm;
 
-use rustix::system::{RebootCommand, reboot};
+use std::process::ExitCode;
 
-fn main() {
-    match story::tell() {
-        Ok(()) => println!("nested: all is well"),
-        Err(error) => println!("nested: failed: {error:#}\nthe machine's console:\n{}", vmm::console()),
-    }
-    rustix::fs::sync();
-    if let Err(error) = reboot(RebootCommand::PowerOff) {
-        println!("nested: the host does not turn itself off: {error}");
+use anyhow::bail;
+
+fn main() -> ExitCode {
+    let story = std::env::args().nth(1).unwrap_or_default();
+    let told = match story.as_str() {
+        "machine" => machine::tell(),
+        "stack" => stack::tell(),
+        "iops" => iops::tell(),
+        _ => (|| bail!("there is no story {story:?}"))(),
+    };
+    match told {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("nested: failed: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

@@ -1,8 +1,11 @@
 //! One virtual machine under cloud-hypervisor, and the host's end of its supervisor's link.
 //!
-//! In: what `main` finds in its image. Out: what the guest says, and the VMM's exit. Called by `story`.
+//! In: kernel and image of `/host/images`, a cloud-hypervisor that `CLOUD_HYPERVISOR` names. Out: what the guest says, and the VMM's
+//! exit. Called by `machine`.
 
 use std::{
+    env,
+    ffi::OsString,
     fs,
     io::{Read as _, Write as _},
     os::unix::net::{UnixListener, UnixStream},
@@ -20,9 +23,13 @@ use shardplane_proto::v1::{FromGuest, GuestReport, ToGuest, from_guest, to_guest
 /// Address of the machine, and its host's on the same wire.
 pub const ADDRESS: &str = "10.20.0.5";
 pub const HOST: &str = "10.20.0.1";
+/// What images/build has made.
+const IMAGES: &str = "/host/images";
 const API: &str = "/run/api.sock";
 const VSOCK: &str = "/run/vsock";
 const CONSOLE: &str = "/data/console";
+/// The machine's data, as an ext4 in a file.
+pub const VOLUME: &str = "/data/volume";
 /// Both machines are emulated, perhaps on a busy computer.
 const PATIENCE: Duration = Duration::from_secs(240);
 
@@ -41,19 +48,19 @@ impl Vm {
             let _absent = fs::remove_file(stale);
         }
         let listener = UnixListener::bind("/run/vsock_1024").context("listen for the supervisor")?;
-        let words = fs::read_to_string("/machine/kernel/cmdline").context("read the kernel's words")?;
+        let words = fs::read_to_string(kernel("cmdline")).context("read the kernel's words")?;
         let words = words.trim();
         let started = Instant::now();
-        let mut process = Command::new("/usr/bin/cloud-hypervisor")
+        let mut process = Command::new(program()?)
             .args(["--api-socket", API])
-            .args(["--kernel", "/machine/kernel/vmlinuz", "--initramfs", "/machine/kernel/initramfs"])
+            .args(["--kernel", &kernel("vmlinuz"), "--initramfs", &kernel("initramfs")])
             .arg("--cmdline")
             .arg(format!(
                 "console=ttyS0 quiet loglevel=4 panic=-1 shardplane.hostname=nested-0 {words} {more}"
             ))
             .args(["--cpus", "boot=1", "--memory", "size=256M"])
-            .args(["--disk", "path=/machine/image.erofs,readonly=on,serial=root,image_type=raw"])
-            .arg("path=/dev/vdc,serial=data,image_type=raw")
+            .args(["--disk", &format!("path={},readonly=on,serial=root,image_type=raw", image()?)])
+            .arg(format!("path={VOLUME},serial=data,image_type=raw"))
             .args(["--net", &format!("tap=card0,ip={HOST},mask=255.255.255.0,mac=52:54:00:00:00:05")])
             .args(["--vsock", &format!("cid=3,socket={VSOCK}")])
             .args(["--console", "off", "--serial", &format!("file={CONSOLE}")])
@@ -124,6 +131,20 @@ impl Vm {
         until("the end of cloud-hypervisor", || self.process.try_wait().transpose())?
             .context("wait for cloud-hypervisor")
     }
+}
+
+fn program() -> anyhow::Result<OsString> {
+    env::var_os("CLOUD_HYPERVISOR").context("CLOUD_HYPERVISOR names no program")
+}
+
+fn kernel(name: &str) -> String {
+    format!("{IMAGES}/kernel/{name}")
+}
+
+fn image() -> anyhow::Result<String> {
+    let files = fs::read_dir(IMAGES).context("read the folder of the images")?;
+    let mut paths = files.filter_map(|file| file.ok()?.path().into_os_string().into_string().ok());
+    paths.find(|path| path.ends_with(".erofs")).context("there is no image")
 }
 
 fn listen_to(link: &UnixStream) -> anyhow::Result<Receiver<from_guest::Body>> {

@@ -1,10 +1,12 @@
-//! What is tried with the machine, in one go: boots of an emulated machine in an emulated machine take long.
+//! The story of one machine without an agent: what only the host's end of its link, its VMM and its console show. In one go: boots of
+//! an emulated machine in an emulated machine take long.
 //!
 //! In: `vmm`. Out: Ok, or what was not as it should be; figures on the console. Called by `main`.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
     net::TcpStream,
+    process::Command,
     time::Duration,
 };
 
@@ -15,7 +17,7 @@ use shardplane_proto::v1::{
     to_guest,
 };
 
-use crate::vmm::{ADDRESS, HOST, Vm, console, until};
+use crate::vmm::{ADDRESS, HOST, VOLUME, Vm, console, until};
 
 const PASSWORD: &str = "of-the-nested-machine";
 /// Longer than an emulated machine stands still by itself.
@@ -23,6 +25,23 @@ const PAUSE: Duration = Duration::from_secs(10);
 
 /// All of it.
 pub fn tell() -> anyhow::Result<()> {
+    run("truncate", &["-s", "128M", VOLUME])?;
+    run("mkfs.ext4", &["-q", "-F", VOLUME])?;
+    let told = tell_of_it();
+    if told.is_err() {
+        println!("the machine's console:\n{}", console());
+    }
+    told?;
+    run("e2fsck", &["-fn", VOLUME])
+}
+
+fn run(program: &str, arguments: &[&str]) -> anyhow::Result<()> {
+    let output = Command::new(program).args(arguments).output().with_context(|| format!("run {program}"))?;
+    ensure!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stdout));
+    Ok(())
+}
+
+fn tell_of_it() -> anyhow::Result<()> {
     let mut vm = boot("first", "")?;
     vm.send(to_guest::Body::Config(config()))?;
     vm.report("a running engine", |report| report.state() == EngineState::Running)?;
