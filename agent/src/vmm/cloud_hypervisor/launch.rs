@@ -67,8 +67,8 @@ pub struct LaunchSpec {
     pub cgroup: Option<PathBuf>,
     /// User and group that the VMM runs as.
     pub uid: u32,
-    /// Files, of which the volume may be a block device, that appear in the folder: name there, path on the host. The host's folders on the way to them need not be
-    /// open to the user.
+    /// Files, of which the volume may be a block device, that appear in the folder: name there, path on the host. The host's folders on the
+    /// way to them need not be open to the user.
     pub files: Vec<(String, PathBuf)>,
 }
 

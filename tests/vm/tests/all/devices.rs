@@ -1,36 +1,19 @@
 //! Volumes on block devices: the machine's disk is the device, opened by its VMM as a user that owns nothing else of the host.
 
-use std::{fs, os::unix::fs::symlink, path::PathBuf, process::Command};
+use std::{fs, os::unix::fs::symlink, process::Command};
 
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use shardplane_harness::LoopDevice;
 use shardplane_proto::v1::MachineState;
 use shardplane_vm_tests::host::Host;
 
 use crate::scene::{id, instance, is, play_on, spec};
 
-/// A loop device over a file; gone when it is dropped.
-struct Loop(PathBuf);
-
-impl Loop {
-    fn over(file: &std::path::Path, gib: u64) -> Self {
-        fs::File::create(file).unwrap().set_len(gib << 30).unwrap();
-        let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output().unwrap();
-        assert!(output.status.success(), "losetup: {}", String::from_utf8_lossy(&output.stderr));
-        Self(String::from_utf8(output.stdout).unwrap().trim().into())
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _gone = Command::new("losetup").arg("--detach").arg(&self.0).status();
-    }
-}
-
-fn starts_with_zeros(device: &Loop) -> bool {
-    let head = Command::new("head").args(["-c", "1048576"]).arg(&device.0).output().unwrap().stdout;
+fn starts_with_zeros(device: &LoopDevice) -> bool {
+    let head = Command::new("head").args(["-c", "1048576"]).arg(device.path()).output().unwrap().stdout;
     head.len() == 1 << 20 && head.iter().all(|byte| *byte == 0)
 }
 
@@ -41,12 +24,13 @@ fn a_volume_on_a_device_lives_as_long_as_its_instance_and_is_blank_afterwards() 
     let prepare = |host: &mut Host| {
         let folder = host.path("devices");
         fs::create_dir(&folder).unwrap();
-        let [fits, other] = ["fits", "other"].map(|name| Loop::over(&host.path(&format!("{name}.raw")), 1));
+        let [fits, other] =
+            ["fits", "other"].map(|name| LoopDevice::over(&host.path(&format!("{name}.raw")), 1).unwrap());
         // Somebody's file system, on the device whose name comes first.
-        let status = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&other.0).status().unwrap();
+        let status = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(other.path()).status().unwrap();
         assert!(status.success());
-        symlink(&other.0, folder.join("a")).unwrap();
-        symlink(&fits.0, folder.join("b")).unwrap();
+        symlink(other.path(), folder.join("a")).unwrap();
+        symlink(fits.path(), folder.join("b")).unwrap();
         host.set(format!("volume_devices = {:?}", folder.display().to_string()));
         made = Some([fits, other]);
     };
