@@ -4,7 +4,7 @@ use std::{env, error::Error, fs, path::PathBuf};
 
 use prost::Message as _;
 
-const FILES: [&str; 6] = ["resource", "api", "session", "guest", "valkey", "raft"];
+const FILES: [&str; 7] = ["resource", "api", "session", "guest", "valkey", "postgres", "raft"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let paths: Vec<String> = FILES.iter().map(|name| format!("shardplane/v1/{name}.proto")).collect();
