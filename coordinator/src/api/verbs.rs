@@ -8,7 +8,7 @@ use shardplane_model::{
     observed::Observed,
     plan,
     refusal::{Refusal, RefusalCode, Violation},
-    resource::{Kind, Outcome, Resource},
+    resource::{Kind, Outcome, Resource, Spec},
     state::{Scope, Sealed, State},
     validate, view,
 };
@@ -163,12 +163,17 @@ impl Session {
 
     /// The command that a message means.
     fn read(&self, state: &State, resource: &v1::Resource, earlier: &[Violation]) -> Result<Put, Refusal> {
-        let submission = match (validate::put(state, resource), earlier) {
+        let mut ids = || self.api.fresh_id().0;
+        let submission = match (validate::put(state, resource, &mut ids), earlier) {
             (Ok(submission), []) => submission,
             (Ok(_), earlier) => return Err(Refusal::bad_data(earlier.to_vec())),
             (Err(refusal), earlier) => return Err(together(earlier, refusal)),
         };
-        let sealed = submission.secret.as_deref().map(|secret| self.seal(state, submission.id, secret));
+        let sealed = match (&submission.secret, &submission.spec) {
+            (Some(secret), _) => Some(self.seal(state, submission.id, secret)),
+            (None, Spec::Cluster(spec)) if !spec.secret_is_users() => Some(self.own_secret(state, submission.id)),
+            (None, _) => None,
+        };
         Ok(submission.into_put(RequestId::from(self.api.fresh_id()), self.caller.user.clone(), sealed))
     }
 
@@ -259,6 +264,14 @@ impl Session {
         match stored.and_then(Resource::cluster_spec) {
             Some(spec) => spec.secret().clone(),
             None => Sealed(self.api.sealer.seal(id, secret)),
+        }
+    }
+
+    /// The secret that the platform made for a cluster, or makes now.
+    fn own_secret(&self, state: &State, id: ResourceId) -> Sealed {
+        match state.resources.get(&id).and_then(Resource::cluster_spec) {
+            Some(spec) => spec.secret().clone(),
+            None => Sealed(self.api.sealer.seal(id, &hex::encode(rand::random::<[u8; 32]>()))),
         }
     }
 

@@ -164,7 +164,8 @@ impl World {
     }
 
     pub fn put(&mut self, resource: &v1::Resource) -> Result<RequestId, Refusal> {
-        let submission = validate::put(&self.leader.state, resource)?;
+        let mut ids = || self.leader.ids.next_u128();
+        let submission = validate::put(&self.leader.state, resource, &mut ids)?;
         let sealed = submission.secret.clone().map(|secret| Sealed(secret.into_bytes()));
         let request = RequestId::from_u128(self.leader.id(self.now));
         let put: Put = submission.into_put(request, user(), sealed);

@@ -8,7 +8,7 @@ use shardplane_proto::ids::{ClusterId, HostId, InstanceId, RequestId, ResourceId
 use super::Step;
 use crate::{
     command::{Applied, Decision, NewOperation, NewTask, ReplaceCause, Replaced, Reservation},
-    engine::ClusterSpec,
+    engine::{Class, ClusterSpec},
     refusal::Refusal,
     resource::{ChangeKind, Outcome},
     state::{Footprint, Host, OperationKind, OperationState, Presence, Severity, State, Task, TaskState},
@@ -186,7 +186,10 @@ impl Step<'_> {
         }
         for reservation in reservations {
             let instance = &reservation.instance;
-            fits(self.state, cluster, reservation)?;
+            let groups = self.state.clusters.get(&cluster).map(|cluster| cluster.groups(spec)).unwrap_or_default();
+            let group = groups.into_iter().find(|g| g.id == instance.group);
+            let class = group.as_ref().map_or(Class::Data, |group| group.class);
+            fits(self.state, cluster, reservation, class)?;
             let mut members: BTreeSet<InstanceId> = self
                 .state
                 .instances_of(cluster)
@@ -203,8 +206,6 @@ impl Step<'_> {
                 .chain(instance.replaces)
                 .collect();
             members.retain(|id| !replaced.contains(id));
-            let groups = self.state.clusters.get(&cluster).map(|cluster| cluster.groups(spec));
-            let group = groups.unwrap_or_default().into_iter().find(|g| g.id == instance.group);
             let room = group.map_or(0, |g| usize::try_from(g.members).unwrap_or(usize::MAX));
             if members.len() > room {
                 return Err(Refusal::outdated(format!(
@@ -296,12 +297,11 @@ impl Step<'_> {
             return Ok(Applied::Unchanged);
         };
         cluster.formed = true;
-        self.event(
-            Severity::Normal,
-            "Formed",
-            format!("cluster/{id}"),
-            "every shard serves its slots".to_owned(),
-        );
+        let (tells_members, serves) = (cluster.engine.tells_members(), cluster.engine.serves_text());
+        if tells_members {
+            self.touch_cluster(id);
+        }
+        self.event(Severity::Normal, "Formed", format!("cluster/{id}"), serves.to_owned());
         Ok(Applied::Changed)
     }
 
@@ -381,7 +381,7 @@ impl Step<'_> {
 }
 
 /// The hard rules for one reservation: host, capacity, address, and no more of its own group on the host than was accepted.
-fn fits(state: &State, cluster: ClusterId, reservation: &Reservation) -> Result<(), Refusal> {
+fn fits(state: &State, cluster: ClusterId, reservation: &Reservation, class: Class) -> Result<(), Refusal> {
     let instance = &reservation.instance;
     let refuse = |why: String| Err(Refusal::outdated(format!("instance {}: {why}", instance.id)));
     let host = state.hosts.get(&instance.host).filter(|host| host.presence == Presence::Present);
@@ -403,8 +403,12 @@ fn fits(state: &State, cluster: ClusterId, reservation: &Reservation) -> Result<
     }
     let beside = state
         .instances_of(cluster)
-        .filter(|i| i.wanted() && i.group == instance.group && i.host == instance.host);
-    if beside.count() > usize::try_from(reservation.own_group_on_host).unwrap_or(usize::MAX) {
+        .filter(|i| i.wanted() && i.group == instance.group && i.host == instance.host)
+        .count();
+    if class == Class::Quorum && beside > 0 {
+        return refuse(format!("host {} has another voter of its quorum", host.facts.name));
+    }
+    if beside > usize::try_from(reservation.own_group_on_host).unwrap_or(usize::MAX) {
         return refuse(format!("host {} holds more of its shard than was accepted", host.facts.name));
     }
     if instance.footprint == Footprint::default() {

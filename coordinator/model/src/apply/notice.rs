@@ -7,6 +7,7 @@ use super::Step;
 use crate::{
     command::{Applied, Notice},
     engine::Fact,
+    plan::image_for,
     resource::Resource,
     state::{Host, HostFacts, Instance, Operation, OperationKind, OperationState, Presence, Severity},
 };
@@ -93,9 +94,7 @@ impl Step<'_> {
             else {
                 continue;
             };
-            let (engine, version) = (cluster.engine.name(), spec.needs().version);
-            let image = facts.images.iter().find(|image| image.engine == engine && image.version == version);
-            if let Some(image) = image {
+            if let Some(image) = image_for(cluster.engine, &facts.images, spec.version()) {
                 instance.image_digest.clone_from(&image.digest);
                 self.state.instances.insert(instance.id, instance);
             }

@@ -58,8 +58,8 @@ impl Step<'_> {
         }
         let newest = Parameters { revision: Generation(self.index), values };
         (rollout.parameters, rollout.rolling, rollout.request) = (newest.clone(), None, request);
-        if !cluster.formed {
-            // Nothing serves yet, so nobody has to wait for anybody.
+        if !cluster.formed || cluster.engine.shares_parameters() {
+            // Nothing serves yet, or the engine itself brings them to each: nobody has to wait for anybody.
             let members = cluster.instances.clone();
             members.into_iter().for_each(|member| self.assign(member, &newest));
         }

@@ -2,6 +2,10 @@
 //! Out: groups, needs, facts; with [`ClusterView`] roles and next steps: data that planner and views understand. Adding an engine is
 //! a variant here, an arm in each match of this folder, and a folder beside `valkey`.
 
+pub mod conditions;
+pub mod offers;
+pub mod postgres;
+mod silence;
 pub mod valkey;
 mod view;
 
@@ -16,9 +20,10 @@ use shardplane_proto::{
 use crate::{
     refusal::Violation,
     resource::Kind,
-    state::{Sealed, Settings},
+    state::{Footprint, Sealed, Settings},
 };
 
+use silence::silence;
 pub use view::{ClusterView, Headless, Heir, Member, Next, PeerVerdict, Role, Step};
 
 /// The engines there are.
@@ -26,16 +31,19 @@ pub use view::{ClusterView, Headless, Heir, Member, Next, PeerVerdict, Role, Ste
 pub enum EngineKind {
     /// Sharded Valkey.
     Valkey,
+    /// PostgreSQL with Patroni, an etcd quorum and Citus.
+    Postgres,
 }
 
 impl EngineKind {
     /// Every engine.
-    pub const ALL: [EngineKind; 1] = [EngineKind::Valkey];
+    pub const ALL: [EngineKind; 2] = [EngineKind::Valkey, EngineKind::Postgres];
 
     /// The engine's name in images and host specs.
     pub fn name(self) -> &'static str {
         match self {
             EngineKind::Valkey => "valkey",
+            EngineKind::Postgres => "postgres",
         }
     }
 
@@ -43,6 +51,7 @@ impl EngineKind {
     pub fn cluster_path(self) -> &'static str {
         match self {
             EngineKind::Valkey => "valkey",
+            EngineKind::Postgres => "postgresql",
         }
     }
 
@@ -50,6 +59,7 @@ impl EngineKind {
     pub fn cluster_kind(self) -> &'static str {
         match self {
             EngineKind::Valkey => "Valkey",
+            EngineKind::Postgres => "PostgreSql",
         }
     }
 
@@ -57,6 +67,7 @@ impl EngineKind {
     pub fn parameters_path(self) -> &'static str {
         match self {
             EngineKind::Valkey => "valkey-parameters-set",
+            EngineKind::Postgres => "postgresql-parameters-set",
         }
     }
 
@@ -64,6 +75,7 @@ impl EngineKind {
     pub fn parameters_kind(self) -> &'static str {
         match self {
             EngineKind::Valkey => "ValkeyParametersSet",
+            EngineKind::Postgres => "PostgreSqlParametersSet",
         }
     }
 
@@ -71,6 +83,7 @@ impl EngineKind {
     pub fn raises(self, payload: &[u8]) -> bool {
         match self {
             EngineKind::Valkey => valkey::tasks::raises(payload),
+            EngineKind::Postgres => postgres::tasks::raises(payload),
         }
     }
 
@@ -82,6 +95,47 @@ impl EngineKind {
     ) -> Vec<Violation> {
         match self {
             EngineKind::Valkey => valkey::parameters::check(parameters, version),
+            EngineKind::Postgres => postgres::parameters::check(parameters),
+        }
+    }
+
+    /// Whether an image of this version runs what a spec with that version wants.
+    pub fn runs(self, image: &str, wanted: &str) -> bool {
+        match self {
+            EngineKind::Valkey => image == wanted,
+            EngineKind::Postgres => image.split('.').next() == Some(wanted),
+        }
+    }
+
+    /// Whether the engine itself sees to it that whoever was replaced takes no more writes, so that no lease of ours is needed.
+    pub fn has_its_own_lease(self) -> bool {
+        match self {
+            EngineKind::Valkey => false,
+            EngineKind::Postgres => true,
+        }
+    }
+
+    /// What is said when a cluster serves for the first time.
+    pub fn serves_text(self) -> &'static str {
+        match self {
+            EngineKind::Valkey => "every shard serves its slots",
+            EngineKind::Postgres => "every shard group has a leader that takes writes",
+        }
+    }
+
+    /// Whether its guests are told who the other members are, so that each change of the members is a change of their config.
+    pub fn tells_members(self) -> bool {
+        match self {
+            EngineKind::Valkey => false,
+            EngineKind::Postgres => true,
+        }
+    }
+
+    /// Whether all members get changed parameters at once, the engine itself bringing them to each; otherwise one after another.
+    pub fn shares_parameters(self) -> bool {
+        match self {
+            EngineKind::Valkey => false,
+            EngineKind::Postgres => true,
         }
     }
 
@@ -89,6 +143,8 @@ impl EngineKind {
     pub fn needs_restart(self, old: &BTreeMap<String, String>, new: &BTreeMap<String, String>) -> bool {
         match self {
             EngineKind::Valkey => valkey::parameters::needs_restart(old, new),
+            // Patroni keeps them in the DCS: all members are told at once, and a step finishes what waits for a restart.
+            EngineKind::Postgres => false,
         }
     }
 
@@ -96,6 +152,7 @@ impl EngineKind {
     pub fn is_move(self, payload: &[u8]) -> bool {
         match self {
             EngineKind::Valkey => valkey::moves::is_slot_task(payload),
+            EngineKind::Postgres => false,
         }
     }
 
@@ -103,6 +160,7 @@ impl EngineKind {
     pub fn exclude_each_other(self, one: &[u8], other: &[u8]) -> bool {
         match self {
             EngineKind::Valkey => valkey::moves::exclude_each_other(one, other),
+            EngineKind::Postgres => postgres::tasks::exclude_each_other(one, other),
         }
     }
 
@@ -114,9 +172,11 @@ impl EngineKind {
     ) -> bool {
         match self {
             EngineKind::Valkey => {
-                let facts = facts.map(|(group, instance, Fact::Valkey(fact))| (group, instance, fact));
+                let facts = facts.filter_map(|(group, instance, fact)| Some((group, instance, fact.valkey()?)));
                 valkey::ownership::owns_nothing(group, facts)
             }
+            // Which rows are where is for the metadata of a cluster to say, not for its members.
+            EngineKind::Postgres => false,
         }
     }
 
@@ -124,6 +184,7 @@ impl EngineKind {
     pub fn read_report(self, bytes: &[u8]) -> Option<Report> {
         match self {
             EngineKind::Valkey => valkey::facts::read(bytes).map(Report::Valkey),
+            EngineKind::Postgres => postgres::facts::read(bytes).map(Report::Postgres),
         }
     }
 }
@@ -133,6 +194,24 @@ impl EngineKind {
 pub enum ClusterSpec {
     /// Sharded Valkey.
     Valkey(valkey::spec::ValkeySpec),
+    /// PostgreSQL.
+    Postgres(postgres::spec::PostgresSpec),
+}
+
+/// What the members of a group are for; rules of placement are by class.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Class {
+    /// They hold data: a primary and its replicas.
+    #[default]
+    Data,
+    /// They vote for others and hold no data of users: two on one host are never accepted.
+    Quorum,
+}
+
+impl Class {
+    fn is_data(&self) -> bool {
+        *self == Class::Data
+    }
 }
 
 /// A group as a spec wants it.
@@ -142,21 +221,34 @@ pub struct GroupSpec {
     pub id: GroupId,
     /// Where its members live.
     pub subnet: ResourceId,
-    /// Primary and replicas together.
+    /// Primary and replicas together, or voters.
     pub members: u32,
+    /// What they are for.
+    #[serde(default, skip_serializing_if = "Class::is_data")]
+    pub class: Class,
 }
 
-/// What every instance of a cluster needs.
+/// What an instance of a cluster needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Needs {
-    /// Compute offer.
-    pub vm_offer: String,
-    /// Disk offer.
-    pub volume_offer: String,
-    /// GiB.
-    pub volume_gib: u32,
-    /// Engine version of the image.
-    pub version: String,
+pub enum Needs {
+    /// What its user chose.
+    Offers {
+        /// Compute offer.
+        vm: String,
+        /// Disk offer.
+        volume: String,
+        /// GiB.
+        volume_gib: u32,
+    },
+    /// What the platform provides on its own account.
+    Fixed {
+        /// From its host.
+        footprint: Footprint,
+        /// Virtual processors.
+        vcpus: u32,
+        /// Percent of each.
+        vcpu_share: u32,
+    },
 }
 
 impl ClusterSpec {
@@ -164,6 +256,7 @@ impl ClusterSpec {
     pub fn engine(&self) -> EngineKind {
         match self {
             ClusterSpec::Valkey(_) => EngineKind::Valkey,
+            ClusterSpec::Postgres(_) => EngineKind::Postgres,
         }
     }
 
@@ -171,13 +264,45 @@ impl ClusterSpec {
     pub fn groups(&self) -> Vec<GroupSpec> {
         match self {
             ClusterSpec::Valkey(spec) => spec.groups(),
+            ClusterSpec::Postgres(spec) => spec.groups(),
         }
     }
 
-    /// What each instance needs.
-    pub fn needs(&self) -> Needs {
+    /// What each instance of a class needs.
+    pub fn needs(&self, class: Class) -> Needs {
         match self {
             ClusterSpec::Valkey(spec) => spec.needs(),
+            ClusterSpec::Postgres(spec) => spec.needs(class),
+        }
+    }
+
+    /// The engine's version that it wants.
+    pub fn version(&self) -> &str {
+        match self {
+            ClusterSpec::Valkey(spec) => &spec.version,
+            ClusterSpec::Postgres(spec) => &spec.version,
+        }
+    }
+
+    /// The same spec with what a user may leave out: what `before` has, else the platform's defaults, else made with `ids`.
+    pub fn complete(self, before: Option<&ClusterSpec>, settings: &Settings, ids: &mut dyn FnMut() -> u128) -> Self {
+        match self {
+            ClusterSpec::Valkey(spec) => ClusterSpec::Valkey(spec),
+            ClusterSpec::Postgres(spec) => {
+                let before = match before {
+                    Some(ClusterSpec::Postgres(before)) => Some(before),
+                    Some(ClusterSpec::Valkey(_)) | None => None,
+                };
+                ClusterSpec::Postgres(spec.complete(before, settings, ids))
+            }
+        }
+    }
+
+    /// Whether its secret is a password that its user chose; otherwise the platform makes one that nobody is shown.
+    pub fn secret_is_users(&self) -> bool {
+        match self {
+            ClusterSpec::Valkey(_) => true,
+            ClusterSpec::Postgres(_) => false,
         }
     }
 
@@ -185,6 +310,7 @@ impl ClusterSpec {
     pub fn references(&self) -> Vec<(String, Kind, ResourceId)> {
         match self {
             ClusterSpec::Valkey(spec) => spec.references(),
+            ClusterSpec::Postgres(spec) => spec.references(),
         }
     }
 
@@ -192,6 +318,7 @@ impl ClusterSpec {
     pub fn parameters_set(&self) -> Option<ResourceId> {
         match self {
             ClusterSpec::Valkey(spec) => spec.parameters_set,
+            ClusterSpec::Postgres(spec) => spec.parameters_set,
         }
     }
 
@@ -201,21 +328,28 @@ impl ClusterSpec {
             ClusterSpec::Valkey(spec) => {
                 ClusterSpec::Valkey(valkey::spec::ValkeySpec { parameters_set: set, ..spec })
             }
+            ClusterSpec::Postgres(spec) => {
+                ClusterSpec::Postgres(postgres::spec::PostgresSpec { parameters_set: set, ..spec })
+            }
         }
     }
 
-    /// Its sealed password.
+    /// Its sealed secret.
     pub fn secret(&self) -> &Sealed {
         match self {
             ClusterSpec::Valkey(spec) => &spec.root_password,
+            ClusterSpec::Postgres(spec) => &spec.secret,
         }
     }
 
-    /// The same spec with this sealed password.
+    /// The same spec with this sealed secret.
     pub fn with_secret(self, sealed: Sealed) -> Self {
         match self {
             ClusterSpec::Valkey(spec) => {
                 ClusterSpec::Valkey(valkey::spec::ValkeySpec { root_password: sealed, ..spec })
+            }
+            ClusterSpec::Postgres(spec) => {
+                ClusterSpec::Postgres(postgres::spec::PostgresSpec { secret: sealed, ..spec })
             }
         }
     }
@@ -224,6 +358,7 @@ impl ClusterSpec {
     pub fn check_create(&self, settings: &Settings) -> Vec<Violation> {
         match self {
             ClusterSpec::Valkey(spec) => valkey::check::create(spec, settings),
+            ClusterSpec::Postgres(spec) => postgres::check::create(spec, settings),
         }
     }
 
@@ -231,6 +366,9 @@ impl ClusterSpec {
     pub fn check_modify(&self, new: &ClusterSpec) -> Vec<Violation> {
         match (self, new) {
             (ClusterSpec::Valkey(old), ClusterSpec::Valkey(new)) => valkey::check::modify(old, new),
+            (ClusterSpec::Postgres(old), ClusterSpec::Postgres(new)) => postgres::check::modify(old, new),
+            // A resource keeps its type; that is refused before anybody comes here.
+            (ClusterSpec::Valkey(_), ClusterSpec::Postgres(_)) | (ClusterSpec::Postgres(_), ClusterSpec::Valkey(_)) => Vec::new(),
         }
     }
 }
@@ -253,6 +391,7 @@ impl Layout {
                 let shards: Vec<GroupId> = spec.shards.iter().map(|shard| shard.id).collect();
                 layout.check(&shards)
             }
+            (Layout::Valkey(_), ClusterSpec::Postgres(_)) => Err("slots belong to another engine".to_owned()),
         }
     }
 }
@@ -288,6 +427,8 @@ pub struct Travel {
 pub enum Report {
     /// From a Valkey node.
     Valkey(v1::ValkeyReport),
+    /// From a member of a PostgreSQL cluster.
+    Postgres(postgres::facts::Report),
 }
 
 /// How far a step is.
@@ -313,6 +454,7 @@ impl Report {
     pub fn under_way(&self) -> Option<UnderWay> {
         match self {
             Report::Valkey(report) => valkey::facts::under_way(report),
+            Report::Postgres(_) => None,
         }
     }
 
@@ -327,6 +469,7 @@ impl Report {
                     .map(|refusal| (refusal.name.clone(), refusal.error.clone()))
                     .collect(),
             },
+            Report::Postgres(report) => report.parameters(),
         }
     }
 
@@ -334,6 +477,7 @@ impl Report {
     pub fn fact(&self) -> Fact {
         match self {
             Report::Valkey(report) => Fact::Valkey(valkey::facts::fact(report)),
+            Report::Postgres(report) => Fact::Postgres(report.fact()),
         }
     }
 
@@ -341,6 +485,8 @@ impl Report {
     pub fn detached(&self) -> bool {
         match self {
             Report::Valkey(report) => report.role == "slave" && !report.link_up,
+            // Patroni sees to it, and nobody is promoted upon this.
+            Report::Postgres(_) => false,
         }
     }
 }
@@ -350,13 +496,33 @@ impl Report {
 pub enum Fact {
     /// From a Valkey node.
     Valkey(valkey::facts::ValkeyFact),
+    /// From a member of a PostgreSQL cluster.
+    Postgres(postgres::facts::PostgresFact),
 }
 
 impl Fact {
+    /// The fact of a Valkey node.
+    pub fn valkey(&self) -> Option<&valkey::facts::ValkeyFact> {
+        match self {
+            Fact::Valkey(fact) => Some(fact),
+            Fact::Postgres(_) => None,
+        }
+    }
+
+    /// The fact of a member of a PostgreSQL cluster.
+    pub fn postgres(&self) -> Option<&postgres::facts::PostgresFact> {
+        match self {
+            Fact::Postgres(fact) => Some(fact),
+            Fact::Valkey(_) => None,
+        }
+    }
+
     /// Whether this claim of primacy is newer than the other.
     pub fn outranks(&self, other: &Fact) -> bool {
         match (self, other) {
             (Fact::Valkey(mine), Fact::Valkey(theirs)) => self.claims_primary() && mine.epoch > theirs.epoch,
+            (Fact::Postgres(mine), Fact::Postgres(theirs)) => mine.outranks(theirs),
+            (Fact::Valkey(_), Fact::Postgres(_)) | (Fact::Postgres(_), Fact::Valkey(_)) => false,
         }
     }
 
@@ -366,6 +532,8 @@ impl Fact {
             (Fact::Valkey(mine), Fact::Valkey(theirs)) => {
                 mine.role == "slave" && mine.primary_node_id == theirs.node_id
             }
+            (Fact::Postgres(mine), Fact::Postgres(theirs)) => mine.follows(theirs),
+            (Fact::Valkey(_), Fact::Postgres(_)) | (Fact::Postgres(_), Fact::Valkey(_)) => false,
         }
     }
 
@@ -375,6 +543,8 @@ impl Fact {
             (Fact::Valkey(mine), Fact::Valkey(theirs)) => {
                 self.follows(other) && (!mine.blank || theirs.blank)
             }
+            (Fact::Postgres(_), Fact::Postgres(_)) => self.follows(other),
+            (Fact::Valkey(_), Fact::Postgres(_)) | (Fact::Postgres(_), Fact::Valkey(_)) => false,
         }
     }
 
@@ -382,6 +552,7 @@ impl Fact {
     pub fn claims_primary(&self) -> bool {
         match self {
             Fact::Valkey(fact) => fact.claims_primary(),
+            Fact::Postgres(fact) => fact.claims_primary(),
         }
     }
 
@@ -389,6 +560,8 @@ impl Fact {
     pub fn stands(&self) -> bool {
         match self {
             Fact::Valkey(fact) => fact.stands(),
+            // A member that ends in order takes itself out of the race, and one that does not holds a copy that commits wait for.
+            Fact::Postgres(_) => false,
         }
     }
 }

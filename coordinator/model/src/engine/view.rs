@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use shardplane_proto::ids::{GroupId, InstanceId};
 
-use super::{ClusterSpec, Fact, GroupSpec, Held, Layout, Report, Travel, valkey};
+use super::{Class, ClusterSpec, Fact, GroupSpec, Held, Layout, Report, Travel, postgres, valkey};
 use crate::{
     observed::{HostReport, MemberReport},
     resource::Resource,
@@ -20,6 +20,8 @@ pub enum Role {
     Primary,
     /// Follows.
     Replica,
+    /// Votes in a quorum, and holds no data of users.
+    Voter,
     /// Nothing known, or not part of the cluster yet.
     Unknown,
 }
@@ -164,10 +166,21 @@ impl ClusterView<'_> {
         self.members.iter().filter(|member| member.instance.wanted())
     }
 
+    /// The groups that hold data.
+    pub fn data_groups(&self) -> impl Iterator<Item = &GroupSpec> {
+        self.groups.iter().filter(|group| group.class == Class::Data)
+    }
+
+    /// What the members of a group are for.
+    pub fn class_of(&self, group: GroupId) -> Class {
+        self.groups.iter().find(|known| known.id == group).map_or(Class::Data, |known| known.class)
+    }
+
     /// Which role each member has, by observation.
     pub fn roles(&self) -> Vec<(InstanceId, Role)> {
         match self.spec {
             ClusterSpec::Valkey(_) => valkey::facts::roles(self),
+            ClusterSpec::Postgres(_) => postgres::facts::roles(self),
         }
     }
 
@@ -175,6 +188,7 @@ impl ClusterView<'_> {
     pub fn next(&self) -> Next {
         match self.spec {
             ClusterSpec::Valkey(spec) => valkey::tasks::next(self, spec),
+            ClusterSpec::Postgres(_) => postgres::tasks::next(self),
         }
     }
 
@@ -182,6 +196,7 @@ impl ClusterView<'_> {
     pub fn peers_about(&self, instance: InstanceId) -> PeerVerdict {
         match self.spec {
             ClusterSpec::Valkey(_) => valkey::facts::peers_about(self, instance),
+            ClusterSpec::Postgres(_) => postgres::facts::peers_about(self, instance),
         }
     }
 
@@ -189,6 +204,7 @@ impl ClusterView<'_> {
     pub fn in_sync(&self, instance: InstanceId) -> bool {
         match self.spec {
             ClusterSpec::Valkey(_) => valkey::facts::in_sync(self, instance),
+            ClusterSpec::Postgres(_) => postgres::facts::in_sync(self, instance),
         }
     }
 
@@ -198,6 +214,7 @@ impl ClusterView<'_> {
         self.cluster.formed
             && match self.spec {
                 ClusterSpec::Valkey(_) => valkey::ownership::is_empty(self, group),
+                ClusterSpec::Postgres(_) => false,
             }
     }
 
@@ -218,6 +235,7 @@ impl ClusterView<'_> {
                 let goal = |amount| Goal { what: "slots".to_owned(), amount };
                 Ok(wanted.map(|(layout, slots)| (Layout::Valkey(layout), goal(slots))))
             }
+            ClusterSpec::Postgres(_) => Ok(None),
         }
     }
 
@@ -225,6 +243,7 @@ impl ClusterView<'_> {
     pub fn moves(&self) -> bool {
         match self.spec {
             ClusterSpec::Valkey(_) => valkey::progress::of(self).is_some_and(|progress| progress.left > 0),
+            ClusterSpec::Postgres(_) => false,
         }
     }
 
@@ -234,6 +253,7 @@ impl ClusterView<'_> {
             ClusterSpec::Valkey(_) => {
                 valkey::progress::of(self).map(|progress| progress.goal - progress.left)
             }
+            ClusterSpec::Postgres(_) => None,
         }
     }
 
@@ -241,6 +261,7 @@ impl ClusterView<'_> {
     pub fn held(&self) -> BTreeMap<GroupId, Held> {
         match self.spec {
             ClusterSpec::Valkey(_) => valkey::travel::held(self),
+            ClusterSpec::Postgres(_) => postgres::facts::held(self),
         }
     }
 
@@ -255,6 +276,7 @@ impl ClusterView<'_> {
     pub fn serves(&self) -> bool {
         match self.spec {
             ClusterSpec::Valkey(_) => valkey::facts::serves(self),
+            ClusterSpec::Postgres(_) => postgres::facts::serves(self),
         }
     }
 
@@ -262,6 +284,7 @@ impl ClusterView<'_> {
     pub fn holds_all_of(&self, heir: InstanceId, old: InstanceId) -> bool {
         match self.spec {
             ClusterSpec::Valkey(_) => valkey::facts::holds_all_of(self, heir, old),
+            ClusterSpec::Postgres(_) => postgres::facts::holds_all_of(self, heir),
         }
     }
 
@@ -269,6 +292,7 @@ impl ClusterView<'_> {
     pub fn switchover(&self, to: InstanceId) -> Step {
         match self.spec {
             ClusterSpec::Valkey(_) => valkey::tasks::switchover(to),
+            ClusterSpec::Postgres(_) => postgres::tasks::switchover(to),
         }
     }
 
@@ -276,13 +300,16 @@ impl ClusterView<'_> {
     pub fn stands_down(&self, instance: InstanceId) -> bool {
         match self.spec {
             ClusterSpec::Valkey(_) => valkey::facts::stands_down(self, instance),
+            ClusterSpec::Postgres(_) => false,
         }
     }
 
-    /// The step that keeps this replica out of the engine's elections, or lets it stand again.
-    pub fn stand_down(&self, instance: InstanceId, on: bool) -> Step {
+    /// The step that keeps this replica out of the engine's elections, or lets it stand again; none where one that ends in order hands on
+    /// what it was elected to by itself.
+    pub fn stand_down(&self, instance: InstanceId, on: bool) -> Option<Step> {
         match self.spec {
-            ClusterSpec::Valkey(_) => valkey::tasks::stand_down(instance, on),
+            ClusterSpec::Valkey(_) => Some(valkey::tasks::stand_down(instance, on)),
+            ClusterSpec::Postgres(_) => None,
         }
     }
 
@@ -293,6 +320,8 @@ impl ClusterView<'_> {
                 let slowest = valkey::config::slowest(spec, self.wanted().map(|member| member.instance));
                 valkey::takeover::headless(self, spec, slowest)
             }
+            // Patroni elects whoever has every acknowledged commit; nobody else is ever promoted in its stead.
+            ClusterSpec::Postgres(_) => Vec::new(),
         }
     }
 
@@ -304,6 +333,7 @@ impl ClusterView<'_> {
                 let slowest = valkey::config::slowest(spec, self.wanted().map(|member| member.instance));
                 slowest.without_primary(votes)
             }
+            ClusterSpec::Postgres(_) => postgres::WITHOUT_PRIMARY,
         }
     }
 
@@ -313,6 +343,7 @@ impl ClusterView<'_> {
             ClusterSpec::Valkey(spec) => {
                 valkey::config::slowest(spec, self.wanted().map(|member| member.instance)).link
             }
+            ClusterSpec::Postgres(_) => postgres::WITHOUT_PRIMARY,
         }
     }
 
@@ -320,19 +351,26 @@ impl ClusterView<'_> {
     pub fn leads(&self, instance: InstanceId) -> bool {
         match self.spec {
             ClusterSpec::Valkey(_) => valkey::takeover::leads(self, instance),
+            ClusterSpec::Postgres(_) => postgres::facts::leads(self, instance),
         }
     }
 
-    /// The step that makes this replica the primary of its group without the engine's vote.
+    /// The step that makes this replica the primary of its group without the engine's vote, where there is such a thing.
     pub fn takeover(&self, heir: InstanceId) -> Step {
         match self.spec {
             ClusterSpec::Valkey(_) => valkey::takeover::takeover(heir),
+            ClusterSpec::Postgres(_) => postgres::tasks::switchover(heir),
         }
     }
 
     /// How many other members have to follow a primary of this group, so that none of them can have been promoted in its place: all that
     /// its host's networks reach, since a desired state tells both.
+    ///
+    /// None where the engine's own lease says who takes writes: the leader key of PostgreSQL.
     pub fn copies_needed(&self, instance: &Instance) -> u32 {
+        if self.cluster.engine.has_its_own_lease() {
+            return 0;
+        }
         let others = self
             .wanted()
             .filter(|other| other.instance.group == instance.group && other.instance.id != instance.id);
@@ -357,6 +395,7 @@ impl ClusterView<'_> {
             ClusterSpec::Valkey(spec) => {
                 valkey::config::render(state, spec, instance, secret, primary_elsewhere)
             }
+            ClusterSpec::Postgres(spec) => postgres::config::render(self, spec, instance, secret),
         }
     }
 }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     command::{Decision, NewOperation, Reservation},
-    engine::{ClusterView, Member, Role, Step},
+    engine::{Class, ClusterView, Member, Role, Step},
     resource::Outcome,
     state::{OperationKind, OperationState, Presence, State},
     time::Millis,
@@ -106,6 +106,7 @@ pub(super) fn seats(view: &ClusterView<'_>, without: &[InstanceId]) -> Vec<Seat>
             group: member.instance.group,
             host: member.instance.host,
             primary: if view.cluster.formed { observed(member) } else { member.instance.first_primary },
+            class: view.class_of(member.instance.group),
         })
         .collect()
 }
@@ -157,7 +158,8 @@ impl Turn<'_, '_, '_> {
             return Then::GoOn;
         }
         let engine = self.view.cluster.engine.name();
-        let wanted = self.view.spec.needs().version;
+        let wanted = self.view.spec.version();
+        let kind = self.view.cluster.engine;
         // A host that has not found this leader yet still has its images: its silence must not fail a create.
         let mut versions: Vec<&str> = self
             .state
@@ -174,7 +176,7 @@ impl Turn<'_, '_, '_> {
             self.plan.wait(self.id, format!("no host with an image of {engine} is ready"));
             return Then::Stop;
         }
-        if versions.contains(&wanted.as_str()) {
+        if versions.iter().any(|version| kind.runs(version, wanted)) {
             return Then::GoOn;
         }
         let message = format!(
@@ -197,7 +199,8 @@ impl Turn<'_, '_, '_> {
                 |primary| Vacancy { group: group.clone(), primary, replaces: None, not_on: Vec::new() };
             let mut missing = usize::try_from(group.members).unwrap_or(usize::MAX).saturating_sub(has);
             let begins = || !self.view.cluster.formed || self.view.is_empty(group.id);
-            if missing > 0 && begins() && !own.iter().any(|m| m.instance.first_primary) {
+            let data = group.class == Class::Data;
+            if data && missing > 0 && begins() && !own.iter().any(|m| m.instance.first_primary) {
                 primaries.push(vacancy(true));
                 missing -= 1;
             }

@@ -7,6 +7,7 @@ use imbl::{OrdMap, OrdSet};
 use shardplane_proto::ids::{GroupId, HostId, ResourceId};
 
 use crate::{
+    engine::Class,
     net::Cidr,
     observed::{FRESH, Observed},
     state::{Cordon, Footprint, Host, Presence, State},
@@ -22,6 +23,8 @@ pub struct Seat {
     pub host: HostId,
     /// Whether it is, or will be, a primary.
     pub primary: bool,
+    /// What it is for.
+    pub class: Class,
 }
 
 /// Free capacity and addresses.

@@ -129,7 +129,7 @@ pub(super) fn way(
         );
     }
     let vacancy = Vacancy { group, primary, replaces: Some(id), not_on: Vec::new() };
-    let shape = place::shape(state, view).ok_or("its offers are no longer in the catalogue")?;
+    let shape = place::shape(state, view, vacancy.group.class).ok_or("its offers are no longer in the catalogue")?;
     if let Some(best) = choose(view, draft, &seats, &vacancy, &shape).filter(|_| !force) {
         let host = draft.host(best.host).map(|host| host.facts.name.as_str()).unwrap_or_default();
         // Its place may be good enough for a replica.
@@ -167,7 +167,8 @@ fn leader_elsewhere(
         group: vacancy.group.id,
         primary: true,
         footprint: shape.footprint,
-        groups: view.groups.len(),
+        groups: view.data_groups().count(),
+        class: vacancy.group.class,
     };
     let fits = |m: &&Member<'_>| {
         m.instance.group == vacancy.group.id

@@ -6,7 +6,6 @@ use shardplane_proto::{ids::ClusterId, v1};
 use super::{
     cluster_view,
     draft::{Draft, Seat},
-    place::shape,
     score::{Candidate, score},
 };
 use crate::{
@@ -19,7 +18,6 @@ use crate::{
 pub fn explain(state: &State, cluster: ClusterId) -> v1::Explanation {
     let nothing = Observed::default();
     let explained = cluster_view(state, &nothing, cluster, state.now).and_then(|view| {
-        let shape = shape(state, &view)?;
         let draft = Draft::of_all_hosts(state);
         let roles = view.roles();
         let is_primary = |id| roles.contains(&(id, Role::Primary));
@@ -31,17 +29,19 @@ pub fn explain(state: &State, cluster: ClusterId) -> v1::Explanation {
                     group: m.instance.group,
                     host: m.instance.host,
                     primary: is_primary(m.instance.id),
+                    class: view.class_of(m.instance.group),
                 })
                 .collect();
             let candidate = Candidate {
                 group: instance.group,
                 primary: is_primary(instance.id),
-                footprint: shape.footprint,
-                groups: view.groups.len(),
+                footprint: instance.footprint,
+                groups: view.data_groups().count(),
+                class: view.class_of(instance.group),
             };
             let own = state.hosts.get(&instance.host).map(|host| score(&draft, &seats, host, candidate));
             let verdicts = state.hosts.values().filter(|host| host.id != instance.host).map(|host| {
-                let short = draft.short(host, shape.footprint);
+                let short = draft.short(host, instance.footprint);
                 let why_not = match host.presence {
                     Presence::Lost { since } => format!("lost since {since}"),
                     Presence::Present if host.cordon.is_some() => {

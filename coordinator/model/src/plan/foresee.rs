@@ -103,6 +103,7 @@ pub fn foresee_all(
             group: m.instance.group,
             host: m.instance.host,
             primary: roles.contains(&(m.instance.id, Role::Primary)),
+            class: view.class_of(m.instance.group),
         };
         let mut trial = Trial {
             state,
@@ -235,7 +236,7 @@ impl Trial<'_> {
 
     fn lose(&mut self, draft: &mut Draft<'_>, ids: NewIds<'_>) -> Vec<Foreseen> {
         let gone = self.on_host();
-        let groups = self.view.groups.len();
+        let groups = self.view.data_groups().count();
         let primaries = gone.iter().filter(|(_, seat)| seat.primary).count();
         let votes = groups >= 3 && primaries <= most_primaries_on_a_host(groups);
         self.seats.retain(|(_, seat)| !self.hosts.contains(&seat.host));
@@ -270,7 +271,7 @@ impl Trial<'_> {
                 }
             };
             if let Ok(host) = to {
-                self.seats.push((id, Seat { group: seat.group, host, primary: false }));
+                self.seats.push((id, Seat { host, primary: false, ..seat }));
             }
             let slots = if seat.primary { self.held(seat.group).slots } else { 0 };
             answers.push(self.foreseen(id, seat.group, to, slots));

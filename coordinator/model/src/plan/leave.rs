@@ -48,7 +48,8 @@ impl Turn<'_, '_, '_> {
             Role::Replica if self.view.stands_down(id) => {
                 Leave::Wait(format!("instance {id} stands in no election, which is not in the log yet"))
             }
-            Role::Replica => Leave::After(self.view.stand_down(id, true)),
+            Role::Replica => self.view.stand_down(id, true).map_or(Leave::Now, Leave::After),
+            Role::Voter => Leave::Now,
             Role::Unknown if claims => {
                 Leave::Wait(format!("instance {id} has to yield to its successor first"))
             }
@@ -71,7 +72,7 @@ impl Turn<'_, '_, '_> {
     pub(super) fn stand_again(&self) -> Vec<Step> {
         let stays = |id: &InstanceId| !self.leaving.contains(id) && self.view.stands_down(*id);
         let wanted = self.view.wanted().map(|m| m.instance.id);
-        wanted.filter(stays).map(|id| self.view.stand_down(id, false)).collect()
+        wanted.filter(stays).filter_map(|id| self.view.stand_down(id, false)).collect()
     }
 }
 

@@ -27,6 +27,7 @@ use std::collections::BTreeMap;
 
 use shardplane_proto::ids::{ClusterId, HostId, ResourceId};
 
+pub(crate) use place::image_for;
 pub use drain::{Left, LeftPhase, left};
 pub use explain::explain;
 pub use foresee::{Foreseen, ForeseenCluster, Question, foresee, foresee_all};

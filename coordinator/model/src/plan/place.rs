@@ -10,10 +10,10 @@ use super::{
 };
 use crate::{
     command::Reservation,
-    engine::{ClusterView, GroupSpec},
+    engine::{Class, ClusterView, EngineKind, GroupSpec, Member, Needs},
     net::{Cidr, mac_of},
     resource::Spec,
-    state::{Footprint, Instance, Intent, Parameters, State},
+    state::{Footprint, Image, Instance, Intent, Parameters, State},
 };
 
 /// A seat to fill.
@@ -42,27 +42,29 @@ pub struct Shape {
     pub version: String,
 }
 
-/// The shape of a cluster's instances; none when its offers left the catalogue.
-pub fn shape(state: &State, view: &ClusterView<'_>) -> Option<Shape> {
-    let needs = view.spec.needs();
+/// The shape of a cluster's instances of this class; none when its offers left the catalogue.
+pub fn shape(state: &State, view: &ClusterView<'_>, class: Class) -> Option<Shape> {
+    let version = view.spec.version().to_owned();
     // An offer may leave the catalogue or change; a cluster keeps the shape it was made with.
-    if let Some(known) = view.wanted().next().map(|member| member.instance) {
-        return Some(Shape {
-            footprint: known.footprint,
-            vcpus: known.vcpus,
-            vcpu_share: known.vcpu_share,
-            version: needs.version,
-        });
+    let alike = |member: &&Member<'_>| view.class_of(member.instance.group) == class;
+    if let Some(known) = view.wanted().find(alike).map(|member| member.instance) {
+        let (footprint, vcpus, vcpu_share) = (known.footprint, known.vcpus, known.vcpu_share);
+        return Some(Shape { footprint, vcpus, vcpu_share, version });
     }
-    let vm = state.settings.vm_offers.get(&needs.vm_offer)?;
-    let volume = state.settings.volume_offers.get(&needs.volume_offer)?;
-    let footprint = Footprint {
-        vcpu_percent: u64::from(vm.vcpus) * u64::from(vm.vcpu_share),
-        memory_mib: vm.memory_mib,
-        disk_gib: u64::from(needs.volume_gib),
-        iops: u64::from(volume.iops),
-    };
-    Some(Shape { footprint, vcpus: vm.vcpus, vcpu_share: vm.vcpu_share, version: needs.version })
+    match view.spec.needs(class) {
+        Needs::Offers { vm, volume, volume_gib } => {
+            let vm = state.settings.vm_offers.get(&vm)?;
+            let volume = state.settings.volume_offers.get(&volume)?;
+            let footprint = Footprint {
+                vcpu_percent: u64::from(vm.vcpus) * u64::from(vm.vcpu_share),
+                memory_mib: vm.memory_mib,
+                disk_gib: u64::from(volume_gib),
+                iops: u64::from(volume.iops),
+            };
+            Some(Shape { footprint, vcpus: vm.vcpus, vcpu_share: vm.vcpu_share, version })
+        }
+        Needs::Fixed { footprint, vcpus, vcpu_share } => Some(Shape { footprint, vcpus, vcpu_share, version }),
+    }
 }
 
 /// Fills all vacancies or none, in their order.
@@ -77,7 +79,6 @@ pub fn fill(
     vacancies: &[Vacancy],
     ids: NewIds<'_>,
 ) -> Result<Vec<Reservation>, String> {
-    let shape = shape(state, view).ok_or("its offers are no longer in the catalogue")?;
     if !draft.missing().is_empty() {
         return Err(format!("this leader has not heard of host {} yet", draft.missing().join(", host ")));
     }
@@ -85,9 +86,11 @@ pub fn fill(
     let mut taken = seats.clone();
     let mut reservations = Vec::new();
     for vacancy in vacancies {
+        let class = vacancy.group.class;
+        let shape = shape(state, view, class).ok_or("its offers are no longer in the catalogue")?;
         let best = choose(view, &trial, &taken, vacancy, &shape).ok_or_else(|| {
             let needed = vacancies.len();
-            let (placed, why) = (reservations.len(), why_nowhere(view, &trial, vacancy, &shape));
+            let (placed, why) = (reservations.len(), why_nowhere(view, &trial, &taken, vacancy, &shape));
             let instances = if needed == 1 { "instance" } else { "instances" };
             format!("needs room for {needed} {instances}, found it for {placed}: {why}")
         })?;
@@ -98,7 +101,7 @@ pub fn fill(
             )
         })?;
         trial.promise(best.host, shape.footprint);
-        taken.push(Seat { group: vacancy.group.id, host: best.host, primary: vacancy.primary });
+        taken.push(Seat { group: vacancy.group.id, host: best.host, primary: vacancy.primary, class });
         let instance = Instance {
             id: InstanceId::from_u128(ids()),
             cluster: view.resource.id.into(),
@@ -132,10 +135,18 @@ pub fn fill(
     Ok(reservations)
 }
 
+/// The newest image of an engine that runs this version.
+pub(crate) fn image_for<'i>(engine: EngineKind, images: &'i [Image], version: &str) -> Option<&'i Image> {
+    let numbers = |image: &Image| image.version.split('.').map(|part| part.parse().unwrap_or(0)).collect::<Vec<u32>>();
+    images
+        .iter()
+        .filter(|image| image.engine == engine.name() && engine.runs(&image.version, version))
+        .max_by_key(|image| numbers(image))
+}
+
 fn digest(view: &ClusterView<'_>, draft: &Draft<'_>, host: HostId, shape: &Shape) -> Option<String> {
-    let engine = view.cluster.engine.name();
     let images = &draft.host(host)?.facts.images;
-    images.iter().find(|i| i.engine == engine && i.version == shape.version).map(|i| i.digest.clone())
+    image_for(view.cluster.engine, images, &shape.version).map(|image| image.digest.clone())
 }
 
 /// The best open host with room and the image. One that could not run a member of the cluster lately is taken only when no other will
@@ -151,24 +162,42 @@ pub fn choose(
         group: vacancy.group.id,
         primary: vacancy.primary,
         footprint: shape.footprint,
-        groups: view.groups.len(),
+        groups: view.data_groups().count(),
+        class: vacancy.group.class,
     };
     let fit = draft
         .open_hosts()
         .filter(|host| !vacancy.not_on.contains(&host.id))
+        .filter(|host| may_share(vacancy, seats, host.id))
         .filter(|host| draft.short(host, shape.footprint).is_empty())
         .filter(|host| digest(view, draft, host.id, shape).is_some())
         .map(|host| (view.cluster.passes_over(host.id, view.now), score(draft, seats, host, candidate)));
     fit.min().map(|(_, score)| score)
 }
 
-fn why_nowhere(view: &ClusterView<'_>, draft: &Draft<'_>, vacancy: &Vacancy, shape: &Shape) -> String {
+/// Voters of one quorum never share a host: its loss would be two votes.
+fn may_share(vacancy: &Vacancy, seats: &[Seat], host: HostId) -> bool {
+    match vacancy.group.class {
+        Class::Data => true,
+        Class::Quorum => !seats.iter().any(|seat| seat.group == vacancy.group.id && seat.host == host),
+    }
+}
+
+fn why_nowhere(
+    view: &ClusterView<'_>,
+    draft: &Draft<'_>,
+    seats: &[Seat],
+    vacancy: &Vacancy,
+    shape: &Shape,
+) -> String {
     let reasons: Vec<String> = draft
         .open_hosts()
         .map(|host| {
             let short = draft.short(host, shape.footprint);
             let why = if vacancy.not_on.contains(&host.id) {
                 "is excluded".to_owned()
+            } else if !may_share(vacancy, seats, host.id) {
+                "has another voter of its quorum".to_owned()
             } else if !short.is_empty() {
                 format!("is short of {}", short.join(", "))
             } else if digest(view, draft, host.id, shape).is_none() {

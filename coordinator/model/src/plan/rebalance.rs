@@ -110,8 +110,12 @@ impl<'v> Placed<'v> {
             group: m.instance.group,
             host: m.instance.host,
             primary: primaries.contains(&m.instance.id),
+            class: turn.view.class_of(m.instance.group),
         };
-        Self { members: turn.view.wanted().map(|m| (m, seat(m))).collect(), groups: turn.view.groups.len() }
+        Self {
+            members: turn.view.wanted().map(|m| (m, seat(m))).collect(),
+            groups: turn.view.data_groups().count(),
+        }
     }
 
     /// All seats, as they would be after `change`.
@@ -283,7 +287,7 @@ fn move_replica(
     let Some(group) = turn.view.groups.iter().find(|g| g.id == replica.instance.group).cloned() else {
         return false;
     };
-    let Some(shape) = place::shape(turn.state, turn.view) else { return false };
+    let Some(shape) = place::shape(turn.state, turn.view, group.class) else { return false };
     let vacancy = Vacancy { group, primary: false, replaces: Some(id), not_on };
     // The replica that goes does not stand in the way of its heir.
     let mut seats = placed.without(id);

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     command::{Command, Decision, Entry, Put},
-    engine::{Role, Travel},
+    engine::{Class, Role, Travel},
     observed::Observed,
     refusal::Refusal,
     resource::{Kind, Outcome, Resource},
@@ -223,10 +223,11 @@ fn compare(
     let role = |instance: &Instance| {
         let known = roles.iter().find(|(known, _)| *known == instance.id).map_or(Role::Unknown, |(_, r)| *r);
         match known {
+            Role::Unknown if view.class_of(instance.group) == Class::Quorum => Role::Voter,
             Role::Unknown if instance.first_primary && !led(instance.group) => Role::Primary,
             Role::Unknown if instance.first_primary && !view.cluster.formed => Role::Primary,
             Role::Unknown => Role::Replica,
-            Role::Primary | Role::Replica => known,
+            Role::Primary | Role::Replica | Role::Voter => known,
         }
     };
     let mut instances: Vec<Rehearsed> = view
@@ -263,7 +264,14 @@ fn compare(
     instances.sort_by_key(|i| (i.fate == Fate::Goes, i.index.unwrap_or(usize::MAX), i.role, i.instance));
     let left = instances.iter().filter(|i| i.fate != Fate::Goes);
     let seats: Vec<Seat> =
-        left.map(|i| Seat { group: i.group, host: i.host, primary: i.role == Role::Primary }).collect();
+        left
+        .map(|i| Seat {
+            group: i.group,
+            host: i.host,
+            primary: i.role == Role::Primary,
+            class: view.class_of(i.group),
+        })
+        .collect();
     let outlook = outlook(after, id, &groups, &seats);
     let failed = match &view.resource.change.outcome {
         Outcome::Failed { message } => Some(message.clone()),

@@ -138,6 +138,9 @@ impl Turn<'_, '_, '_> {
     /// The next step of a rollout. `whole` says whether every member takes its part.
     pub(super) fn roll_out(&mut self, whole: bool) -> Roll {
         let view = self.view;
+        if view.cluster.engine.shares_parameters() {
+            return self.all_told();
+        }
         let rollout = &view.cluster.rollout;
         if !view.cluster.formed || rollout.halted().is_some() {
             return Roll::Nothing;
@@ -184,6 +187,22 @@ impl Turn<'_, '_, '_> {
         }
         if self.state.running_tasks(self.id).next().is_none() {
             self.tell(next.instance.id, behind.len());
+        }
+        Roll::Pending(None)
+    }
+
+    /// All members were told at once: whether they have what they were told.
+    fn all_told(&mut self) -> Roll {
+        if self.view.cluster.rollout.halted().is_some() {
+            return Roll::Nothing;
+        }
+        let short = self.view.wanted().find_map(|member| Some((member, shortfall(member)?)));
+        let Some((member, why)) = short else { return Roll::Nothing };
+        let refused = member.engine().is_some_and(|engine| !engine.parameters().refused.is_empty());
+        if refused {
+            self.halt(why);
+        } else {
+            self.plan.wait(self.id, why);
         }
         Roll::Pending(None)
     }

@@ -7,6 +7,7 @@ use shardplane_proto::ids::{GroupId, HostId};
 
 use super::draft::{Draft, Seat};
 use crate::{
+    engine::Class,
     state::{Footprint, Host},
     view::spread::most_primaries_on_a_host,
 };
@@ -42,8 +43,10 @@ pub struct Candidate {
     pub primary: bool,
     /// What it takes.
     pub footprint: Footprint,
-    /// Groups of its cluster.
+    /// Groups of its cluster that hold data.
     pub groups: usize,
+    /// What it is for.
+    pub class: Class,
 }
 
 fn count(n: usize) -> u32 {
@@ -64,8 +67,9 @@ pub fn score(draft: &Draft<'_>, seats: &[Seat], host: &Host, candidate: Candidat
     let majority = candidate.primary
         && candidate.groups >= 3
         && primaries + 1 > most_primaries_on_a_host(candidate.groups);
-    let on_host =
-        if candidate.primary { primaries } else { seats.iter().filter(|seat| seat.host == host.id).count() };
+    // A voter costs its host little: only its own kind counts for it, and for others it does not.
+    let alike = seats.iter().filter(|seat| seat.host == host.id && seat.class == candidate.class);
+    let on_host = if candidate.primary { primaries } else { alike.count() };
     Score {
         own_group_on_host: count(own.iter().filter(here).count()),
         majority_on_host: majority,

@@ -90,12 +90,13 @@ impl Turn<'_, '_, '_> {
             return Err(format!("instance {} has to be heard before a replica goes", unheard.instance.id));
         }
         let roles = self.view.roles();
-        let shape = place::shape(self.state, self.view).ok_or("its offers are no longer in the catalogue")?;
+        let shape = place::shape(self.state, self.view, group.class).ok_or("its offers are no longer in the catalogue")?;
         let candidate = Candidate {
             group: group.id,
             primary: false,
             footprint: shape.footprint,
-            groups: self.view.groups.len(),
+            groups: self.view.data_groups().count(),
+            class: group.class,
         };
         let replica = |m: &&&Member<'_>| {
             let claims = m.fact().is_some_and(|(_, fact)| fact.claims_primary());

@@ -22,6 +22,9 @@ pub struct Settings {
     /// How fast slots move.
     #[serde(default, skip_serializing_if = "SlotMoves::is_default")]
     pub slot_moves: SlotMoves,
+    /// By engine: the version of a cluster that names none, where its user may leave it out.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub versions: BTreeMap<String, String>,
 }
 
 impl Default for Settings {
@@ -32,6 +35,7 @@ impl Default for Settings {
             lost_after: Millis::default(),
             lease: Self::LEASE,
             slot_moves: SlotMoves::default(),
+            versions: BTreeMap::new(),
         }
     }
 }

@@ -13,7 +13,7 @@ use shardplane_proto::{
 
 use crate::{
     command::{Delete, Put},
-    engine::{ClusterSpec, EngineKind, valkey},
+    engine::{ClusterSpec, EngineKind, postgres, valkey},
     net::Cidr,
     refusal::{Refusal, RefusalCode, Violation},
     resource::{Kind, Metadata, Outcome, Resource, Spec, User},
@@ -129,6 +129,16 @@ fn parse_spec(body: &v1::resource::Body, wrong: &mut Vec<Violation>) -> (Option<
             let (spec, secret) = valkey::spec::ValkeySpec::parse(&given, wrong);
             (Some(Spec::Cluster(ClusterSpec::Valkey(spec))), secret)
         }
+        Body::PostgreSqlParametersSet(set) => {
+            let parameters: BTreeMap<_, _> = set.spec.clone().unwrap_or_default().parameters;
+            wrong.extend(EngineKind::Postgres.check_parameters(&parameters, None));
+            (Some(Spec::ParametersSet { engine: EngineKind::Postgres, parameters }), None)
+        }
+        Body::PostgreSql(cluster) => {
+            let given = cluster.spec.clone().unwrap_or_default();
+            let spec = postgres::spec::PostgresSpec::parse(&given, wrong);
+            (Some(Spec::Cluster(ClusterSpec::Postgres(spec))), None)
+        }
     }
 }
 
@@ -141,15 +151,21 @@ fn metadata_of(body: &v1::resource::Body) -> v1::Metadata {
         Body::VpcSubnet(r) => &r.metadata,
         Body::ValkeyParametersSet(r) => &r.metadata,
         Body::Valkey(r) => &r.metadata,
+        Body::PostgreSql(r) => &r.metadata,
+        Body::PostgreSqlParametersSet(r) => &r.metadata,
     };
     metadata.clone().unwrap_or_default()
 }
 
-/// Reads and checks a request to create or update, against the message and against the state.
+/// Reads and checks a request to create or update, against the message and against the state. `ids` are for what the platform adds.
 ///
 /// # Errors
 /// The first of `MissingIdField` and `MissingNameField`, else `BadData` with every violation, else `ResourceIsScheduling`.
-pub fn put(state: &State, resource: &v1::Resource) -> Result<Submission, Refusal> {
+pub fn put(
+    state: &State,
+    resource: &v1::Resource,
+    ids: &mut dyn FnMut() -> u128,
+) -> Result<Submission, Refusal> {
     let body =
         resource.body.as_ref().ok_or_else(|| Refusal::new(RefusalCode::BadData, "the resource is empty"))?;
     let given = metadata_of(body);
@@ -166,12 +182,28 @@ pub fn put(state: &State, resource: &v1::Resource) -> Result<Submission, Refusal
     let metadata = parse_metadata(&given, &mut wrong);
     let (spec, secret) = parse_spec(body, &mut wrong);
     if let (Some(id), Some(spec)) = (id, spec) {
+        let spec = complete(state, id, spec, ids);
         wrong.extend(violations(state, id, &metadata, &spec, SecretKnown::No));
         if wrong.is_empty() {
             return Ok(Submission { id, metadata, spec, secret });
         }
     }
     Err(Refusal::bad_data(wrong))
+}
+
+/// The spec with what its user may leave out.
+fn complete(state: &State, id: ResourceId, spec: Spec, ids: &mut dyn FnMut() -> u128) -> Spec {
+    match spec {
+        Spec::Cluster(spec) => {
+            let before = state.resources.get(&id).and_then(Resource::cluster_spec);
+            Spec::Cluster(spec.complete(before, &state.settings, ids))
+        }
+        spec @ (Spec::Folder
+        | Spec::HostingProvider
+        | Spec::Vpc { .. }
+        | Spec::VpcSubnet { .. }
+        | Spec::ParametersSet { .. }) => spec,
+    }
 }
 
 /// Whether the spec carries its sealed secret already, so that a changed one can be told.
@@ -271,9 +303,9 @@ pub(crate) fn set_fits(state: &State, cluster: &ClusterSpec) -> bool {
 fn unfit_set(state: &State, cluster: &ClusterSpec) -> Option<Violation> {
     let set = cluster.parameters_set()?;
     let Spec::ParametersSet { engine, parameters } = &state.resources.get(&set)?.spec else { return None };
-    let version = cluster.needs().version;
+    let version = cluster.version();
     let wrong: Vec<String> =
-        engine.check_parameters(parameters, Some(&version)).iter().map(Violation::to_string).collect();
+        engine.check_parameters(parameters, Some(version)).iter().map(Violation::to_string).collect();
     let text = format!("{set} does not fit version {version}: {}", wrong.join("; "));
     (!wrong.is_empty()).then(|| Violation::new("spec.parametersSetId", text))
 }
@@ -288,7 +320,7 @@ fn unfit_for_users(
     let everywhere = engine.check_parameters(parameters, None);
     let mut wrong = Vec::new();
     for user in state.attached_to(set).iter().filter_map(|id| state.resources.get(&ResourceId::from(*id))) {
-        let version = user.cluster_spec().map(|spec| spec.needs().version).unwrap_or_default();
+        let version = user.cluster_spec().map(|spec| spec.version().to_owned()).unwrap_or_default();
         let there = engine.check_parameters(parameters, Some(&version));
         for Violation { path, message } in there.into_iter().filter(|one| !everywhere.contains(one)) {
             let whose = format!("{message} ({} {}, {})", user.kind(), user.metadata.name, user.id);

@@ -124,6 +124,7 @@ fn changed(state: &State, cluster: &RehearsedCluster) -> v1::PlannedChange {
         role: match i.role {
             Role::Primary => "primary",
             Role::Replica => "replica",
+            Role::Voter => "voter",
             Role::Unknown => "",
         }
         .to_owned(),

@@ -13,7 +13,7 @@ pub use operator::{events, hosts, instances};
 use shardplane_proto::{ids::ClusterId, v1};
 
 use crate::{
-    engine::{ClusterSpec, EngineKind, valkey},
+    engine::{ClusterSpec, EngineKind, conditions, postgres, valkey},
     observed::Observed,
     plan::cluster_view,
     resource::{Metadata, Outcome, Resource, Spec, User},
@@ -121,11 +121,30 @@ pub fn resource(
                 create_time: common.create_time,
                 created_by_user: common.created_by_user,
                 last_change_request: common.last_change_request,
-                pricing: Some(valkey::status::pricing(&view, spec, &state.settings)),
+                pricing: Some(conditions::pricing(&view, &state.settings)),
                 ..valkey::status::render(&view, &waiting, secret)
             });
             let message = v1::ValkeySpec { root_password: secret.map(str::to_owned), ..spec.to_message() };
             Body::Valkey(v1::Valkey { api_version, kind, metadata, spec: Some(message), status })
+        }
+        Spec::ParametersSet { engine: EngineKind::Postgres, parameters } => {
+            let spec = Some(v1::ParametersSpec { parameters: parameters.clone() });
+            let set = v1::PostgreSqlParametersSet { api_version, kind, metadata, spec, status };
+            Body::PostgreSqlParametersSet(set)
+        }
+        Spec::Cluster(ClusterSpec::Postgres(spec)) => {
+            let id = ClusterId::from(resource.id);
+            let waiting = observed.waiting.get(&id).cloned().unwrap_or_default();
+            let status = cluster_view(state, observed, id, now).map(|view| v1::PostgreSqlStatus {
+                state: common.state,
+                create_time: common.create_time,
+                created_by_user: common.created_by_user,
+                last_change_request: common.last_change_request,
+                pricing: Some(conditions::pricing(&view, &state.settings)),
+                ..postgres::status::render(&view, spec, &waiting)
+            });
+            let spec = Some(spec.to_message());
+            Body::PostgreSql(v1::PostgreSql { api_version, kind, metadata, spec, status })
         }
     };
     v1::Resource { body: Some(body) }

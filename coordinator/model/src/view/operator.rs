@@ -149,6 +149,7 @@ pub fn instances(state: &State, observed: &Observed, now: Timestamp, filter: &st
             {
                 Role::Primary => "primary",
                 Role::Replica => "replica",
+                Role::Voter => "voter",
                 Role::Unknown => "",
             };
             let (intent, cause) = match &instance.intent {

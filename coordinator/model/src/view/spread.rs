@@ -52,7 +52,7 @@ pub fn anti_affinity(view: &ClusterView<'_>) -> Spread {
     let members = with_roles(view);
     let mut broken = Vec::new();
     let mut unknown = Vec::new();
-    for (index, group) in view.groups.iter().enumerate() {
+    for (index, group) in view.data_groups().enumerate() {
         let own: Vec<_> = members.iter().filter(|(m, _)| m.instance.group == group.id).collect();
         let heard = |member: &Member<'_>| member.fresh || view.gathering;
         let Some((primary, _)) = own.iter().find(|(m, role)| *role == Role::Primary && heard(m)) else {
@@ -92,7 +92,7 @@ pub fn most_primaries_on_a_host(groups: usize) -> usize {
 
 /// No host holds so many primaries that its loss takes away the majority that votes for a failover.
 pub fn primary_spread(view: &ClusterView<'_>) -> Spread {
-    let groups = view.groups.len();
+    let groups = view.data_groups().count();
     if groups < 3 {
         let message =
             "one shard has no other primaries to vote: a lost primary needs the coordinator or an operator";

@@ -4,35 +4,11 @@
 use shardplane_proto::ids::GroupId;
 
 use super::{MOST_REPLICAS, MOST_SHARDS, spec::ValkeySpec};
-use crate::{refusal::Violation, state::Settings};
+use crate::{engine::offers, refusal::Violation, state::Settings};
 
 /// Rules of a create: the offers exist, and the installation can give what is asked for.
 pub fn create(spec: &ValkeySpec, settings: &Settings) -> Vec<Violation> {
-    let mut wrong = Vec::new();
-    let known = |ids: Vec<&String>| ids.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-    if !spec.vm_offer.is_empty() && !settings.vm_offers.contains_key(&spec.vm_offer) {
-        let offers = known(settings.vm_offers.keys().collect());
-        wrong.push(Violation::new(
-            "spec.vmOfferId",
-            format!("{:?} is not in the catalogue, which has {offers}", spec.vm_offer),
-        ));
-    }
-    match settings.volume_offers.get(&spec.volume_offer) {
-        None if spec.volume_offer.is_empty() => {}
-        None => {
-            let offers = known(settings.volume_offers.keys().collect());
-            let text = format!("{:?} is not in the catalogue, which has {offers}", spec.volume_offer);
-            wrong.push(Violation::new("spec.volumeOfferId", text));
-        }
-        Some(offer) if spec.volume_size_gib > offer.max_size_gib => {
-            let text = format!(
-                "is {}; allowed is 1 to {} for the offer {}",
-                spec.volume_size_gib, offer.max_size_gib, spec.volume_offer
-            );
-            wrong.push(Violation::new("spec.volumeSizeGiB", text));
-        }
-        Some(_) => {}
-    }
+    let mut wrong = offers::check(&spec.vm_offer, &spec.volume_offer, spec.volume_size_gib, settings);
     if spec.use_fqdn {
         wrong.push(Violation::new(
             "spec.useFqdn",

@@ -11,7 +11,7 @@ use shardplane_proto::{
 };
 
 use super::ownership;
-use crate::engine::{ClusterView, Fact, Member, PeerVerdict, Report, Role, UnderWay};
+use crate::engine::{ClusterView, Member, PeerVerdict, Report, Role, UnderWay};
 
 /// The part of a node's report that the log keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,16 +79,15 @@ pub fn under_way(report: &v1::ValkeyReport) -> Option<UnderWay> {
 
 /// The newest fact of a member.
 pub fn fact_of(member: &Member<'_>) -> Option<ValkeyFact> {
-    member.fact().map(|(_, fact)| match fact {
-        Fact::Valkey(fact) => fact,
-    })
+    member.fact().and_then(|(_, fact)| fact.valkey().cloned())
 }
 
 /// The recent report of a member.
 pub fn report_of<'a>(member: &'a Member<'_>) -> Option<&'a v1::ValkeyReport> {
-    member.engine().map(|report| match report {
-        Report::Valkey(report) => report,
-    })
+    match member.engine() {
+        Some(Report::Valkey(report)) => Some(report),
+        Some(Report::Postgres(_)) | None => None,
+    }
 }
 
 /// The primary of each group: of the members that own slots as master, the one with the highest epoch; one that is fenced and

@@ -163,7 +163,7 @@ fn heard_about(view: &ClusterView<'_>, group: GroupId) -> Vec<(GroupId, Instance
 pub fn owns_no_slot(view: &ClusterView<'_>, group: GroupId) -> bool {
     let heard = heard_about(view, group);
     let logged = view.members.iter().filter_map(|member| {
-        let (_, crate::engine::Fact::Valkey(fact)) = member.instance.fact.as_ref()?;
+        let fact = member.instance.fact.as_ref()?.1.valkey()?;
         Some((member.instance.group, member.instance.id, fact))
     });
     owns_nothing(group, heard.iter().map(|(of, instance, fact)| (*of, *instance, fact)))

@@ -10,7 +10,7 @@ use shardplane_proto::{
 
 use super::{MOST_REPLICAS, MOST_SHARDS};
 use crate::{
-    engine::{EngineKind, GroupSpec, Needs},
+    engine::{Class, EngineKind, GroupSpec, Needs},
     refusal::Violation,
     resource::Kind,
     state::Sealed,
@@ -174,16 +174,15 @@ impl ValkeySpec {
     /// Its groups in order.
     pub fn groups(&self) -> Vec<GroupSpec> {
         let members = self.replicas_per_shard + 1;
-        self.shards.iter().map(|s| GroupSpec { id: s.id, subnet: s.subnet, members }).collect()
+        self.shards.iter().map(|s| GroupSpec { id: s.id, subnet: s.subnet, members, class: Class::Data }).collect()
     }
 
     /// What each instance needs.
     pub fn needs(&self) -> Needs {
-        Needs {
-            vm_offer: self.vm_offer.clone(),
-            volume_offer: self.volume_offer.clone(),
+        Needs::Offers {
+            vm: self.vm_offer.clone(),
+            volume: self.volume_offer.clone(),
             volume_gib: self.volume_size_gib,
-            version: self.version.clone(),
         }
     }
 

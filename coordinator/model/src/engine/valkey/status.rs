@@ -5,30 +5,19 @@ use shardplane_proto::{ids::InstanceId, v1};
 
 use super::{
     BUS_PORT, PORT,
-    facts::{self, fact_of, report_of},
+    facts::{self, fact_of},
     progress,
-    spec::ValkeySpec,
 };
 use crate::{
-    engine::{ClusterView, Member, Role},
-    state::Settings,
-    view::{parameters, spread},
+    engine::{
+        ClusterView, Member, Role,
+        conditions::{self, condition},
+    },
+    view::spread,
 };
 
 fn endpoint(member: &Member<'_>) -> String {
     format!("{}:{PORT}", member.instance.ipv4)
-}
-
-/// Hours of a month for prices: 365 days / 12.
-const HOURS_A_MONTH: f64 = 730.0;
-
-/// The price of all wanted instances.
-pub fn pricing(view: &ClusterView<'_>, spec: &ValkeySpec, settings: &Settings) -> v1::Pricing {
-    let vm = settings.vm_offers.get(&spec.vm_offer).map_or(0.0, |offer| offer.price_hour);
-    let gib = settings.volume_offers.get(&spec.volume_offer).map_or(0.0, |offer| offer.price_gib_hour);
-    let members = view.groups.iter().map(|group| f64::from(group.members)).sum::<f64>();
-    let hour = members * (vm + gib * f64::from(spec.volume_size_gib));
-    v1::Pricing { hour, day: hour * 24.0, month: hour * HOURS_A_MONTH }
 }
 
 fn connection_uri(view: &ClusterView<'_>, secret: Option<&str>) -> Option<String> {
@@ -117,44 +106,14 @@ fn can_elect(view: &ClusterView<'_>, waiting: &[String]) -> (bool, String) {
 }
 
 fn conditions(view: &ClusterView<'_>, waiting: &[String]) -> Vec<v1::Condition> {
-    let condition = |name: &str, ok: bool, message: String| v1::Condition {
-        r#type: name.to_owned(),
-        status: if ok { "True" } else { "False" }.to_owned(),
-        message,
-    };
     let moving = progress::text(view);
-    let wanted = view.wanted().count();
-    let parameters = parameters::in_sync(view);
-    let answering = view.wanted().filter(|m| report_of(m).is_some()).count();
-    let limits: Vec<String> = view
-        .wanted()
-        .filter_map(|m| m.host)
-        .filter(|host| {
-            host.facts.conditions.iter().any(|c| c.name == "LimitsEnforced" && c.status == "False")
-        })
-        .map(|host| host.facts.name.clone())
-        .collect::<std::collections::BTreeSet<_>>()
-        .into_iter()
-        .collect();
     let (elects, why) = can_elect(view, waiting);
     vec![
-        condition(
-            "MembersAnswer",
-            answering == wanted && wanted > 0,
-            format!("{answering} of {wanted} instances answer"),
-        ),
-        condition("ParametersInSync", parameters.ok, parameters.message),
+        conditions::members_answer(view),
+        conditions::parameters_in_sync(view),
         condition("SlotsSettled", moving.is_none(), moving.unwrap_or_default()),
-        condition("NothingWaits", waiting.is_empty(), waiting.join("; ")),
-        condition(
-            "LimitsEnforced",
-            limits.is_empty(),
-            if limits.is_empty() {
-                String::new()
-            } else {
-                format!("not on hosts {}: see `kc get host`", limits.join(", "))
-            },
-        ),
+        conditions::nothing_waits(waiting),
+        conditions::limits_enforced(view),
         condition("CanElect", elects, why),
     ]
 }

@@ -18,7 +18,7 @@ use super::{
     spec::ValkeySpec,
 };
 use crate::{
-    engine::{ClusterView, Member, Next, Step},
+    engine::{ClusterView, Member, Next, Step, silence},
     state::Presence,
 };
 
@@ -95,25 +95,6 @@ pub fn next(view: &ClusterView<'_>, spec: &ValkeySpec) -> Next {
     }
     next.whole = all_up && next.steps.is_empty() && next.waiting.is_empty();
     next
-}
-
-fn silence(view: &ClusterView<'_>, member: &Member<'_>) -> String {
-    let instance = member.instance;
-    let host = member.host.map_or_else(|| instance.host.to_string(), |host| host.facts.name.clone());
-    match member.report {
-        None => format!("instance {} on host {host}: nothing reported yet", instance.id),
-        Some(report) if !member.fresh => {
-            format!("instance {} on host {host}: last report {} ago", instance.id, view.now.since(report.at))
-        }
-        Some(report) => {
-            let words = [report.message.as_str(), report.engine_message.as_str()];
-            let said = words.into_iter().filter(|m| !m.is_empty()).collect::<Vec<_>>().join("; ");
-            let state = crate::view::machine_word(report.machine);
-            let engine = crate::view::engine_word(report.engine_state);
-            let tail = if said.is_empty() { String::new() } else { format!(" ({said})") };
-            format!("instance {} on host {host}: machine {state}, engine {engine}{tail}", instance.id)
-        }
-    }
 }
 
 fn assign_slots(spec: &ValkeySpec, up: &[Up<'_>]) -> Vec<Step> {

@@ -1,0 +1,99 @@
+//! What a guest of a PostgreSQL cluster is configured with. In: the spec and the instance with its parameters. Out: the engine's config
+//! message; the agent carries it without looking in.
+
+use std::collections::BTreeMap;
+
+use prost::Message as _;
+use shardplane_proto::v1;
+
+use super::{
+    facts::{PostgresFact, fact_of},
+    quorum,
+    spec::{PostgresSpec, TlsMode},
+};
+use crate::{
+    engine::{ClusterView, Member},
+    state::Instance,
+};
+
+/// Parameters that hold unless the set says otherwise. A quarter of the memory for the engine's own cache, the rest is the kernel's.
+fn defaults(memory_mib: u64) -> BTreeMap<String, String> {
+    let mib = |n: u64| format!("{}MB", n.max(16));
+    [
+        ("shared_buffers", mib(memory_mib / 4)),
+        ("effective_cache_size", mib(memory_mib / 4 * 3)),
+        ("maintenance_work_mem", mib((memory_mib / 16).min(1024))),
+        ("max_connections", "100".to_owned()),
+        ("max_wal_size", "1GB".to_owned()),
+        ("min_wal_size", "80MB".to_owned()),
+        ("wal_compression", "on".to_owned()),
+        ("log_line_prefix", "%m [%p] %q%u@%d ".to_owned()),
+        ("log_checkpoints", "on".to_owned()),
+        ("log_lock_waits", "on".to_owned()),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value))
+    .collect()
+}
+
+fn voter(member: &Member<'_>) -> v1::PostgresVoter {
+    v1::PostgresVoter { instance_id: member.instance.id.to_string(), ip: member.instance.ipv4.to_string() }
+}
+
+/// Whether this voter, blank, forms the quorum with the others: it is one of those that the cluster began with, and the cluster never served.
+/// One that came later joins what the others formed.
+fn forms(view: &ClusterView<'_>, instance: &Instance) -> bool {
+    let first = quorum::voters(view).map(|voter| voter.instance.created).min();
+    !view.cluster.formed && Some(instance.created) == first
+}
+
+/// Whether this member may make a new database: it begins its group, and no other has one.
+fn initialises(view: &ClusterView<'_>, instance: &Instance) -> bool {
+    let has_data = |member: &Member<'_>| {
+        matches!(fact_of(member), Some(PostgresFact::Data { system, .. }) if !system.is_empty())
+    };
+    let own = |member: &&Member<'_>| member.instance.group == instance.group && member.instance.id != instance.id;
+    !view.cluster.formed && instance.first_primary && !view.members.iter().filter(own).any(has_data)
+}
+
+/// The encoded config of this instance.
+pub fn render(view: &ClusterView<'_>, spec: &PostgresSpec, instance: &Instance, secret: &str) -> Vec<u8> {
+    let member = if spec.quorum == instance.group {
+        v1::postgres_config::Member::Quorum(v1::PostgresQuorum { forms: forms(view, instance) })
+    } else {
+        v1::postgres_config::Member::Data(data(view, spec, instance))
+    };
+    v1::PostgresConfig {
+        cluster_id: view.resource.id.to_string(),
+        secret: secret.to_owned(),
+        instance_id: instance.id.to_string(),
+        ip: instance.ipv4.to_string(),
+        voters: quorum::voters(view).map(voter).collect(),
+        member: Some(member),
+    }
+    .encode_to_vec()
+}
+
+fn data(view: &ClusterView<'_>, spec: &PostgresSpec, instance: &Instance) -> v1::PostgresData {
+    let mut parameters = defaults(instance.footprint.memory_mib);
+    parameters.extend(instance.parameters.values.clone());
+    let others = view
+        .wanted()
+        .filter(|other| other.instance.group == instance.group && other.instance.id != instance.id)
+        .map(voter);
+    v1::PostgresData {
+        group_id: instance.group.to_string(),
+        group_number: spec.group(instance.group).map_or(0, |group| group.number),
+        distributed: spec.shard_groups.len() > 1,
+        initialises: initialises(view, instance),
+        others: others.collect(),
+        parameters,
+        parameters_revision: instance.parameters.revision.0,
+        require_tls: spec.tls == TlsMode::Require,
+        roles: Vec::new(),
+        dropped: Vec::new(),
+        roles_revision: 0,
+        repository: None,
+        restore: None,
+    }
+}
