@@ -64,6 +64,9 @@ pub struct Config {
     /// How fast slots move when a shard is added or taken away.
     #[serde(default)]
     pub slot_moves: SlotMovesConfig,
+    /// By engine: the version of a cluster that names none.
+    #[serde(default)]
+    pub versions: BTreeMap<String, String>,
     /// Compute offers.
     #[serde(default, rename = "vm_offer")]
     pub vm_offers: Vec<VmOfferConfig>,
@@ -208,6 +211,7 @@ impl Config {
             lost_after: self.lost_after,
             lease: self.lease,
             slot_moves: SlotMoves { keys_per_second: self.slot_moves.keys_per_second },
+            versions: self.versions.clone(),
         }
     }
 }

@@ -165,8 +165,13 @@ fn serves(message: &shardplane_proto::v1::Resource) -> bool {
         Some(Body::Valkey(cluster)) => {
             cluster.status.as_ref().and_then(|status| status.cluster_state.as_deref()) == Some("ok")
         }
+        Some(Body::PostgreSql(cluster)) => {
+            let state = cluster.status.as_ref().and_then(|status| status.cluster_state.as_deref());
+            state == Some("ok") || state == Some("degraded")
+        }
         Some(
             Body::ValkeyParametersSet(_)
+            | Body::PostgreSqlParametersSet(_)
             | Body::Vpc(_)
             | Body::VpcSubnet(_)
             | Body::Folder(_)

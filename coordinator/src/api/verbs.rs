@@ -171,7 +171,9 @@ impl Session {
         };
         let sealed = match (&submission.secret, &submission.spec) {
             (Some(secret), _) => Some(self.seal(state, submission.id, secret)),
-            (None, Spec::Cluster(spec)) if !spec.secret_is_users() => Some(self.own_secret(state, submission.id)),
+            (None, Spec::Cluster(spec)) if !spec.secret_is_users() => {
+                Some(self.own_secret(state, submission.id))
+            }
             (None, _) => None,
         };
         Ok(submission.into_put(RequestId::from(self.api.fresh_id()), self.caller.user.clone(), sealed))
@@ -248,7 +250,7 @@ impl Session {
 
     /// The password of a cluster in clear.
     pub fn secret(&self, resource: &Resource) -> Option<String> {
-        let sealed = resource.cluster_spec()?.secret();
+        let sealed = resource.cluster_spec().filter(|spec| spec.secret_is_users())?.secret();
         match self.api.sealer.unseal(resource.id, &sealed.0) {
             Ok(secret) => Some(secret),
             Err(cause) => {

@@ -106,6 +106,11 @@ fn lasting(message: &v1::Resource) -> v1::Resource {
             *text = ageless(text);
         }
     }
+    if let Some(v1::resource::Body::PostgreSql(cluster)) = &mut message.body
+        && let Some(status) = &mut cluster.status
+    {
+        status.anti_affinity_message = ageless(&status.anti_affinity_message);
+    }
     message
 }
 

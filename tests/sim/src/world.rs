@@ -164,8 +164,13 @@ impl World {
     }
 
     pub fn put(&mut self, resource: &v1::Resource) -> Result<RequestId, Refusal> {
-        let mut ids = || self.leader.ids.next_u128();
+        let mut number = self.leader.ids;
+        let mut ids = || {
+            number += 1;
+            u128::from(self.now) << 80 | u128::from(number)
+        };
         let submission = validate::put(&self.leader.state, resource, &mut ids)?;
+        self.leader.ids = number;
         let sealed = submission.secret.clone().map(|secret| Sealed(secret.into_bytes()));
         let request = RequestId::from_u128(self.leader.id(self.now));
         let put: Put = submission.into_put(request, user(), sealed);

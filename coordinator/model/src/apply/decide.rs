@@ -186,7 +186,8 @@ impl Step<'_> {
         }
         for reservation in reservations {
             let instance = &reservation.instance;
-            let groups = self.state.clusters.get(&cluster).map(|cluster| cluster.groups(spec)).unwrap_or_default();
+            let groups =
+                self.state.clusters.get(&cluster).map(|cluster| cluster.groups(spec)).unwrap_or_default();
             let group = groups.into_iter().find(|g| g.id == instance.group);
             let class = group.as_ref().map_or(Class::Data, |group| group.class);
             fits(self.state, cluster, reservation, class)?;

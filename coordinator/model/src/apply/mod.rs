@@ -292,7 +292,9 @@ impl Step<'_> {
     /// Every host that carries an instance in a network of this cluster is told anew.
     fn touch_cluster(&mut self, cluster: ClusterId) {
         // Who the members are is a part of what each guest is configured with.
-        if let Some(known) = self.state.clusters.get_mut(&cluster).filter(|known| known.engine.tells_members()) {
+        if let Some(known) =
+            self.state.clusters.get_mut(&cluster).filter(|known| known.engine.tells_members())
+        {
             known.config_generation = Generation(self.index);
         }
         let vpcs: BTreeSet<ResourceId> = self.state.instances_of(cluster).map(|i| i.vpc).collect();

@@ -12,11 +12,7 @@ const HOURS_A_MONTH: f64 = 730.0;
 
 /// A condition that is true or false.
 pub fn condition(name: &str, ok: bool, message: String) -> v1::Condition {
-    v1::Condition {
-        r#type: name.to_owned(),
-        status: if ok { "True" } else { "False" }.to_owned(),
-        message,
-    }
+    v1::Condition { r#type: name.to_owned(), status: if ok { "True" } else { "False" }.to_owned(), message }
 }
 
 /// Whether every wanted member answers.

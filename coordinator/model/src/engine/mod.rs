@@ -172,7 +172,8 @@ impl EngineKind {
     ) -> bool {
         match self {
             EngineKind::Valkey => {
-                let facts = facts.filter_map(|(group, instance, fact)| Some((group, instance, fact.valkey()?)));
+                let facts =
+                    facts.filter_map(|(group, instance, fact)| Some((group, instance, fact.valkey()?)));
                 valkey::ownership::owns_nothing(group, facts)
             }
             // Which rows are where is for the metadata of a cluster to say, not for its members.
@@ -195,7 +196,7 @@ pub enum ClusterSpec {
     /// Sharded Valkey.
     Valkey(valkey::spec::ValkeySpec),
     /// PostgreSQL.
-    Postgres(postgres::spec::PostgresSpec),
+    Postgres(Box<postgres::spec::PostgresSpec>),
 }
 
 /// What the members of a group are for; rules of placement are by class.
@@ -285,7 +286,12 @@ impl ClusterSpec {
     }
 
     /// The same spec with what a user may leave out: what `before` has, else the platform's defaults, else made with `ids`.
-    pub fn complete(self, before: Option<&ClusterSpec>, settings: &Settings, ids: &mut dyn FnMut() -> u128) -> Self {
+    pub fn complete(
+        self,
+        before: Option<&ClusterSpec>,
+        settings: &Settings,
+        ids: &mut dyn FnMut() -> u128,
+    ) -> Self {
         match self {
             ClusterSpec::Valkey(spec) => ClusterSpec::Valkey(spec),
             ClusterSpec::Postgres(spec) => {
@@ -293,7 +299,7 @@ impl ClusterSpec {
                     Some(ClusterSpec::Postgres(before)) => Some(before),
                     Some(ClusterSpec::Valkey(_)) | None => None,
                 };
-                ClusterSpec::Postgres(spec.complete(before, settings, ids))
+                ClusterSpec::Postgres(Box::new(spec.complete(before, settings, ids)))
             }
         }
     }
@@ -329,7 +335,7 @@ impl ClusterSpec {
                 ClusterSpec::Valkey(valkey::spec::ValkeySpec { parameters_set: set, ..spec })
             }
             ClusterSpec::Postgres(spec) => {
-                ClusterSpec::Postgres(postgres::spec::PostgresSpec { parameters_set: set, ..spec })
+                ClusterSpec::Postgres(Box::new(postgres::spec::PostgresSpec { parameters_set: set, ..*spec }))
             }
         }
     }
@@ -349,7 +355,7 @@ impl ClusterSpec {
                 ClusterSpec::Valkey(valkey::spec::ValkeySpec { root_password: sealed, ..spec })
             }
             ClusterSpec::Postgres(spec) => {
-                ClusterSpec::Postgres(postgres::spec::PostgresSpec { secret: sealed, ..spec })
+                ClusterSpec::Postgres(Box::new(postgres::spec::PostgresSpec { secret: sealed, ..*spec }))
             }
         }
     }
@@ -368,7 +374,8 @@ impl ClusterSpec {
             (ClusterSpec::Valkey(old), ClusterSpec::Valkey(new)) => valkey::check::modify(old, new),
             (ClusterSpec::Postgres(old), ClusterSpec::Postgres(new)) => postgres::check::modify(old, new),
             // A resource keeps its type; that is refused before anybody comes here.
-            (ClusterSpec::Valkey(_), ClusterSpec::Postgres(_)) | (ClusterSpec::Postgres(_), ClusterSpec::Valkey(_)) => Vec::new(),
+            (ClusterSpec::Valkey(_), ClusterSpec::Postgres(_))
+            | (ClusterSpec::Postgres(_), ClusterSpec::Valkey(_)) => Vec::new(),
         }
     }
 }

@@ -129,7 +129,8 @@ pub(super) fn way(
         );
     }
     let vacancy = Vacancy { group, primary, replaces: Some(id), not_on: Vec::new() };
-    let shape = place::shape(state, view, vacancy.group.class).ok_or("its offers are no longer in the catalogue")?;
+    let shape =
+        place::shape(state, view, vacancy.group.class).ok_or("its offers are no longer in the catalogue")?;
     if let Some(best) = choose(view, draft, &seats, &vacancy, &shape).filter(|_| !force) {
         let host = draft.host(best.host).map(|host| host.facts.name.as_str()).unwrap_or_default();
         // Its place may be good enough for a replica.

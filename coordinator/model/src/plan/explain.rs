@@ -17,7 +17,7 @@ use crate::{
 /// The explanation; empty when there is no such cluster or nothing is placed.
 pub fn explain(state: &State, cluster: ClusterId) -> v1::Explanation {
     let nothing = Observed::default();
-    let explained = cluster_view(state, &nothing, cluster, state.now).and_then(|view| {
+    let explained = cluster_view(state, &nothing, cluster, state.now).map(|view| {
         let draft = Draft::of_all_hosts(state);
         let roles = view.roles();
         let is_primary = |id| roles.contains(&(id, Role::Primary));
@@ -66,7 +66,7 @@ pub fn explain(state: &State, cluster: ClusterId) -> v1::Explanation {
                 others: verdicts.collect(),
             }
         };
-        Some(view.wanted().map(explain_one).collect())
+        view.wanted().map(explain_one).collect()
     });
     v1::Explanation { instances: explained.unwrap_or_default() }
 }

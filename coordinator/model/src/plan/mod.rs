@@ -27,11 +27,11 @@ use std::collections::BTreeMap;
 
 use shardplane_proto::ids::{ClusterId, HostId, ResourceId};
 
-pub(crate) use place::image_for;
 pub use drain::{Left, LeftPhase, left};
 pub use explain::explain;
 pub use foresee::{Foreseen, ForeseenCluster, Question, foresee, foresee_all};
 pub use outlook::Outlook;
+pub(crate) use place::image_for;
 pub(crate) use proof::stopped;
 pub use rehearse::{Fate, Pause, Reach, Rehearsal, Rehearsed, RehearsedCluster, rehearse};
 pub(crate) use rollout::shortfall;

@@ -63,7 +63,9 @@ pub fn shape(state: &State, view: &ClusterView<'_>, class: Class) -> Option<Shap
             };
             Some(Shape { footprint, vcpus: vm.vcpus, vcpu_share: vm.vcpu_share, version })
         }
-        Needs::Fixed { footprint, vcpus, vcpu_share } => Some(Shape { footprint, vcpus, vcpu_share, version }),
+        Needs::Fixed { footprint, vcpus, vcpu_share } => {
+            Some(Shape { footprint, vcpus, vcpu_share, version })
+        }
     }
 }
 
@@ -137,7 +139,8 @@ pub fn fill(
 
 /// The newest image of an engine that runs this version.
 pub(crate) fn image_for<'i>(engine: EngineKind, images: &'i [Image], version: &str) -> Option<&'i Image> {
-    let numbers = |image: &Image| image.version.split('.').map(|part| part.parse().unwrap_or(0)).collect::<Vec<u32>>();
+    let numbers =
+        |image: &Image| image.version.split('.').map(|part| part.parse().unwrap_or(0)).collect::<Vec<u32>>();
     images
         .iter()
         .filter(|image| image.engine == engine.name() && engine.runs(&image.version, version))

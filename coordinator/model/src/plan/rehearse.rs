@@ -263,8 +263,7 @@ fn compare(
         .collect();
     instances.sort_by_key(|i| (i.fate == Fate::Goes, i.index.unwrap_or(usize::MAX), i.role, i.instance));
     let left = instances.iter().filter(|i| i.fate != Fate::Goes);
-    let seats: Vec<Seat> =
-        left
+    let seats: Vec<Seat> = left
         .map(|i| Seat {
             group: i.group,
             host: i.host,

@@ -90,7 +90,8 @@ impl Turn<'_, '_, '_> {
             return Err(format!("instance {} has to be heard before a replica goes", unheard.instance.id));
         }
         let roles = self.view.roles();
-        let shape = place::shape(self.state, self.view, group.class).ok_or("its offers are no longer in the catalogue")?;
+        let shape = place::shape(self.state, self.view, group.class)
+            .ok_or("its offers are no longer in the catalogue")?;
         let candidate = Candidate {
             group: group.id,
             primary: false,

@@ -137,7 +137,7 @@ fn parse_spec(body: &v1::resource::Body, wrong: &mut Vec<Violation>) -> (Option<
         Body::PostgreSql(cluster) => {
             let given = cluster.spec.clone().unwrap_or_default();
             let spec = postgres::spec::PostgresSpec::parse(&given, wrong);
-            (Some(Spec::Cluster(ClusterSpec::Postgres(spec))), None)
+            (Some(Spec::Cluster(ClusterSpec::Postgres(Box::new(spec)))), None)
         }
     }
 }

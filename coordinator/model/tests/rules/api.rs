@@ -52,7 +52,12 @@ impl Api {
     }
 
     pub fn put(&mut self, body: Body) -> Result<Applied, Refusal> {
-        let submission = validate::put(&self.state, &v1::Resource { body: Some(body) })?;
+        let mut number = u128::from(self.index) << 32;
+        let mut ids = || {
+            number += 1;
+            number
+        };
+        let submission = validate::put(&self.state, &v1::Resource { body: Some(body) }, &mut ids)?;
         let sealed = submission.secret.clone().map(|secret| Sealed(secret.into_bytes()));
         let user = User { id: "u".to_owned(), name: "u".to_owned() };
         let put = submission.into_put(RequestId::from_u128(u128::from(self.index) + 1), user, sealed);

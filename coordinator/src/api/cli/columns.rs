@@ -66,6 +66,16 @@ fn own_cells(session: &Session, resource: &Resource, message: &v1::Resource) -> 
                 status.anti_affinity_ok.to_string(),
             ]
         }
+        (Spec::Cluster(_), Some(Body::PostgreSql(cluster))) => {
+            let spec = cluster.spec.clone().unwrap_or_default();
+            let status = cluster.status.clone().unwrap_or_default();
+            vec![
+                status.cluster_state.unwrap_or_default(),
+                spec.shard_groups.len().to_string(),
+                spec.replicas_per_shard_group.unwrap_or_default().to_string(),
+                status.anti_affinity_ok.to_string(),
+            ]
+        }
         (Spec::Folder | Spec::HostingProvider | Spec::Vpc { .. } | Spec::Cluster(_), _) => Vec::new(),
     }
 }
@@ -100,6 +110,19 @@ fn wide_cells(session: &Session, resource: &Resource, message: &v1::Resource) ->
                 status.primary_endpoints.join(","),
             ]
         }
+        (Spec::Cluster(_), Some(Body::PostgreSql(cluster))) => {
+            let spec = cluster.spec.clone().unwrap_or_default();
+            let status = cluster.status.clone().unwrap_or_default();
+            let volume = spec.volume_size_gib.unwrap_or_default();
+            vec![
+                String::new(),
+                spec.version.unwrap_or_default(),
+                spec.vm_offer_id.unwrap_or_default(),
+                format!("{volume}Gi {}", spec.volume_offer_id.unwrap_or_default()),
+                leaders(session, &status),
+                status.primary_endpoints.join(","),
+            ]
+        }
         (
             Spec::Folder
             | Spec::HostingProvider
@@ -120,6 +143,19 @@ fn primaries(session: &Session, status: &v1::ValkeyStatus) -> String {
     }
     let hosts = status.shards.iter().map(|shard| {
         let id = shard.primary_instance_id.as_ref().and_then(|id| id.parse().ok());
+        id.map_or_else(|| "?".to_owned(), |id| host_of(session, id))
+    });
+    hosts.collect::<Vec<_>>().join(",")
+}
+
+/// The hosts of the leaders in the order of the shard groups, for those who may know hosts.
+fn leaders(session: &Session, status: &v1::PostgreSqlStatus) -> String {
+    if !session.caller.may(Scope::Operator) {
+        return String::new();
+    }
+    let hosts = status.shard_groups.iter().map(|group| {
+        let leads = |node: &&v1::PostgreSqlNodeStatus| node.is_primary && node.shard_group_name == group.name;
+        let id = status.nodes.iter().find(leads).and_then(|node| node.id.parse().ok());
         id.map_or_else(|| "?".to_owned(), |id| host_of(session, id))
     });
     hosts.collect::<Vec<_>>().join(",")

@@ -79,6 +79,8 @@ pub fn aliases(kind: Kind) -> &'static [&'static str] {
         Kind::VpcSubnet => &["subnet"],
         Kind::Cluster(EngineKind::Valkey) => &["valkey", "vk"],
         Kind::ParametersSet(EngineKind::Valkey) => &["valkey-paramset", "vk-paramset"],
+        Kind::Cluster(EngineKind::Postgres) => &["pg", "postgresql"],
+        Kind::ParametersSet(EngineKind::Postgres) => &["pg-paramset"],
     }
 }
 
@@ -157,6 +159,10 @@ mod tests {
             ("valkey-paramset", "valkey-parameters-set"),
             ("valkeyparametersset", "valkey-parameters-set"),
             ("ValkeyParametersSet", "valkey-parameters-set"),
+            ("pg", "postgresql"),
+            ("PostgreSql", "postgresql"),
+            ("pg-paramset", "postgresql-parameters-set"),
+            ("PostgreSqlParametersSet", "postgresql-parameters-set"),
             ("vpc", "vpc"),
             ("vpcs", "vpc"),
             ("subnet", "vpc-subnet"),

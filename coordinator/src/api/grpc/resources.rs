@@ -98,6 +98,8 @@ fn misnamed(resource: &v1::Resource) -> Vec<Violation> {
     let (version, given, kind) = match &resource.body {
         Some(Body::Valkey(r)) => (&r.api_version, &r.kind, "Valkey"),
         Some(Body::ValkeyParametersSet(r)) => (&r.api_version, &r.kind, "ValkeyParametersSet"),
+        Some(Body::PostgreSql(r)) => (&r.api_version, &r.kind, "PostgreSql"),
+        Some(Body::PostgreSqlParametersSet(r)) => (&r.api_version, &r.kind, "PostgreSqlParametersSet"),
         Some(Body::Vpc(r)) => (&r.api_version, &r.kind, "Vpc"),
         Some(Body::VpcSubnet(r)) => (&r.api_version, &r.kind, "VpcSubnet"),
         Some(Body::Folder(r)) => (&r.api_version, &r.kind, "Folder"),

@@ -29,7 +29,7 @@ fn asks(world: &World, cluster: &v1::Valkey) -> Rehearsal {
 }
 
 fn asks_for(world: &World, resource: &v1::Resource) -> Rehearsal {
-    let submission = validate::put(&world.leader.state, resource).unwrap();
+    let submission = validate::put(&world.leader.state, resource, &mut || 1).unwrap();
     let sealed = submission.secret.clone().map(|secret| Sealed(secret.into_bytes()));
     let by = User { id: "u".to_owned(), name: "tester".to_owned() };
     let put = submission.into_put(RequestId::from_u128(1), by, sealed);

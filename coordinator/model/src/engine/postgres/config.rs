@@ -49,10 +49,9 @@ fn forms(view: &ClusterView<'_>, instance: &Instance) -> bool {
 
 /// Whether this member may make a new database: it begins its group, and no other has one.
 fn initialises(view: &ClusterView<'_>, instance: &Instance) -> bool {
-    let has_data = |member: &Member<'_>| {
-        matches!(fact_of(member), Some(PostgresFact::Data { system, .. }) if !system.is_empty())
-    };
-    let own = |member: &&Member<'_>| member.instance.group == instance.group && member.instance.id != instance.id;
+    let has_data = |member: &Member<'_>| matches!(fact_of(member), Some(PostgresFact::Data { system, .. }) if !system.is_empty());
+    let own =
+        |member: &&Member<'_>| member.instance.group == instance.group && member.instance.id != instance.id;
     !view.cluster.formed && instance.first_primary && !view.members.iter().filter(own).any(has_data)
 }
 

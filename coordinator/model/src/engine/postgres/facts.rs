@@ -17,7 +17,7 @@ use crate::engine::{self, ClusterView, Held, InForce, Member, PeerVerdict, Role}
 #[derive(Debug, Clone, PartialEq)]
 pub enum Report {
     /// From one that holds data.
-    Data(v1::PostgresDataReport),
+    Data(Box<v1::PostgresDataReport>),
     /// From a voter.
     Quorum(v1::PostgresQuorumReport),
 }
@@ -76,7 +76,7 @@ impl PostgresFact {
 /// Reads a report; none when it is not one, or says nothing yet.
 pub fn read(bytes: &[u8]) -> Option<Report> {
     match v1::PostgresReport::decode(bytes).ok()?.member? {
-        v1::postgres_report::Member::Data(data) => Some(Report::Data(data)),
+        v1::postgres_report::Member::Data(data) => Some(Report::Data(Box::new(data))),
         v1::postgres_report::Member::Quorum(quorum) => Some(Report::Quorum(quorum)),
     }
 }
@@ -161,7 +161,10 @@ pub fn roles(view: &ClusterView<'_>) -> Vec<(InstanceId, Role)> {
 }
 
 /// The member that leads a group, with its recent report.
-pub fn leader<'v>(view: &'v ClusterView<'_>, group: GroupId) -> Option<(&'v Member<'v>, &'v v1::PostgresDataReport)> {
+pub fn leader<'v>(
+    view: &'v ClusterView<'_>,
+    group: GroupId,
+) -> Option<(&'v Member<'v>, &'v v1::PostgresDataReport)> {
     let primary = *primaries(view).get(&group)?;
     let member = view.members.iter().find(|m| m.instance.id == primary)?;
     data_of(member).filter(|data| data.leads).map(|data| (member, data))

@@ -18,7 +18,9 @@ pub fn parse(text: &str) -> Result<Timestamp, String> {
         return u64::try_from(millis).map(Timestamp).map_err(|_| format!("is {text:?}; it is before 1970"));
     }
     if OffsetDateTime::parse(&format!("{text}Z"), &Rfc3339).is_ok() {
-        return Err(format!("is {text:?}, which names no time zone; end it with Z when it is UTC, or with an offset, {EXAMPLE}"));
+        return Err(format!(
+            "is {text:?}, which names no time zone; end it with Z when it is UTC, or with an offset, {EXAMPLE}"
+        ));
     }
     Err(format!("is {text:?}; it is RFC 3339, {EXAMPLE}"))
 }

@@ -73,7 +73,10 @@ pub fn check(parameters: &BTreeMap<String, String>) -> Vec<Violation> {
     for (name, value) in parameters.iter().take(MOST) {
         let path = format!("spec.parameters.{name}");
         if !is_a_name(name) {
-            wrong.push(Violation::new(path, "is no name of a parameter: it has a-z, 0-9 and _, and at most one dot"));
+            wrong.push(Violation::new(
+                path,
+                "is no name of a parameter: it has a-z, 0-9 and _, and at most one dot",
+            ));
         } else if OURS.binary_search(&name.as_str()).is_ok()
             || OUR_FAMILIES.iter().any(|family| name.starts_with(family))
         {

@@ -22,7 +22,9 @@ pub fn voters<'v>(view: &'v ClusterView<'_>) -> impl Iterator<Item = &'v Member<
 
 /// A voter that serves, with its report: who is asked to change the membership. The leader when it is heard.
 fn server<'v>(view: &'v ClusterView<'_>) -> Option<(&'v Member<'v>, &'v v1::PostgresQuorumReport)> {
-    let serving = voters(view).filter_map(|m| voter_of(m).map(|report| (m, report))).filter(|(_, r)| r.serves && !r.learner);
+    let serving = voters(view)
+        .filter_map(|m| voter_of(m).map(|report| (m, report)))
+        .filter(|(_, r)| r.serves && !r.learner);
     serving.max_by_key(|(m, report)| (report.leads, std::cmp::Reverse(m.instance.id)))
 }
 
@@ -77,8 +79,14 @@ pub fn next(view: &ClusterView<'_>) -> Needed {
         let entry = known.members.iter().find(|member| member.ip == ip);
         match entry {
             None => {
-                let body = v1::postgres_task::AddLearner { voter: Some(v1::PostgresVoter { instance_id: name, ip }) };
-                needed.steps.push(step(id, format!("add voter {} as a learner", voter.instance.id), Body::AddLearner(body)));
+                let body = v1::postgres_task::AddLearner {
+                    voter: Some(v1::PostgresVoter { instance_id: name, ip }),
+                };
+                needed.steps.push(step(
+                    id,
+                    format!("add voter {} as a learner", voter.instance.id),
+                    Body::AddLearner(body),
+                ));
                 return needed;
             }
             Some(_) if report.blank => {
@@ -87,15 +95,21 @@ pub fn next(view: &ClusterView<'_>) -> Needed {
             }
             Some(entry) if entry.learner => {
                 let body = v1::postgres_task::Promote { member_id: entry.member_id.clone() };
-                needed.steps.push(step(id, format!("let voter {} vote", voter.instance.id), Body::Promote(body)));
+                needed.steps.push(step(
+                    id,
+                    format!("let voter {} vote", voter.instance.id),
+                    Body::Promote(body),
+                ));
                 return needed;
             }
             Some(_) => {}
         }
     }
-    for (name, alarm) in wanted.iter().filter_map(|m| Some((m.instance.id, voter_of(m)?))).flat_map(|(id, report)| {
-        report.alarms.iter().map(move |alarm| (id, alarm))
-    }) {
+    for (name, alarm) in wanted
+        .iter()
+        .filter_map(|m| Some((m.instance.id, voter_of(m)?)))
+        .flat_map(|(id, report)| report.alarms.iter().map(move |alarm| (id, alarm)))
+    {
         needed.waiting.push(format!("voter {name} raises the alarm {alarm}"));
     }
     needed
@@ -103,7 +117,9 @@ pub fn next(view: &ClusterView<'_>) -> Needed {
 
 /// A blank voter starts into the members that the quorum has.
 fn join(voter: InstanceId, wanted: &[&Member<'_>], known: &v1::PostgresQuorumReport) -> Step {
-    let name = |ip: &str| wanted.iter().find(|m| m.instance.ipv4.to_string() == ip).map(|m| m.instance.id.to_string());
+    let name = |ip: &str| {
+        wanted.iter().find(|m| m.instance.ipv4.to_string() == ip).map(|m| m.instance.id.to_string())
+    };
     let members = known.members.iter().filter_map(|member| {
         Some(v1::PostgresVoter { instance_id: name(&member.ip)?, ip: member.ip.clone() })
     });

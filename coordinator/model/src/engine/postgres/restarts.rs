@@ -22,18 +22,24 @@ pub fn next(view: &ClusterView<'_>) -> Needed {
         // A leader's restart tells replicas of a lowered value; until then they would not start with it.
         let lowers = report.lowers_standby_bound;
         let first = if lowers {
-            own().filter(|m| m.instance.id == primary.instance.id).find(pending).or_else(|| replicas().find(pending))
+            own()
+                .filter(|m| m.instance.id == primary.instance.id)
+                .find(pending)
+                .or_else(|| replicas().find(pending))
         } else {
             replicas().find(pending).or_else(|| own().find(pending))
         };
         let Some(member) = first else { continue };
         let id = member.instance.id;
-        let others_follow = replicas().filter(|m| m.instance.id != id).all(|m| facts::in_sync(view, m.instance.id));
+        let others_follow =
+            replicas().filter(|m| m.instance.id != id).all(|m| facts::in_sync(view, m.instance.id));
         if others_follow {
             let body = Body::RestartEngine(v1::postgres_task::RestartEngine {});
             needed.steps.push(step(id, "restart for changed parameters".to_owned(), body));
         } else {
-            needed.waiting.push(format!("instance {id} restarts for changed parameters when the others follow"));
+            needed
+                .waiting
+                .push(format!("instance {id} restarts for changed parameters when the others follow"));
         }
     }
     needed

@@ -94,7 +94,12 @@ pub struct PostgresSpec {
     pub secret: Sealed,
 }
 
-fn count(path: &str, value: Option<i32>, allowed: std::ops::RangeInclusive<i32>, wrong: &mut Vec<Violation>) -> u32 {
+fn count(
+    path: &str,
+    value: Option<i32>,
+    allowed: std::ops::RangeInclusive<i32>,
+    wrong: &mut Vec<Violation>,
+) -> u32 {
     let Some(value) = required(path, value, wrong) else { return 0 };
     if !allowed.contains(&value) {
         let range = if *allowed.end() == i32::MAX {
@@ -108,7 +113,8 @@ fn count(path: &str, value: Option<i32>, allowed: std::ops::RangeInclusive<i32>,
 }
 
 fn fits_a_name(name: &str) -> bool {
-    (1..=63).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+    (1..=63).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
 fn shard_groups(given: &[v1::PostgreSqlShardGroupSpec], wrong: &mut Vec<Violation>) -> Vec<ShardGroup> {
@@ -116,7 +122,10 @@ fn shard_groups(given: &[v1::PostgreSqlShardGroupSpec], wrong: &mut Vec<Violatio
     if given.is_empty() {
         wrong.push(Violation::new(path, "is required: one entry a shard group, the coordinator first"));
     } else if given.len() > MOST_GROUPS {
-        wrong.push(Violation::new(path, format!("has {} entries; at most {MOST_GROUPS} are allowed", given.len())));
+        wrong.push(Violation::new(
+            path,
+            format!("has {} entries; at most {MOST_GROUPS} are allowed", given.len()),
+        ));
     }
     let mut seen = BTreeSet::new();
     let mut parsed = Vec::new();
@@ -188,7 +197,12 @@ impl PostgresSpec {
         let days = MOST_RETENTION_DAYS;
         Self {
             shard_groups: shard_groups(&given.shard_groups, wrong),
-            replicas: count("spec.replicasPerShardGroup", given.replicas_per_shard_group, 0..=MOST_REPLICAS, wrong),
+            replicas: count(
+                "spec.replicasPerShardGroup",
+                given.replicas_per_shard_group,
+                0..=MOST_REPLICAS,
+                wrong,
+            ),
             parameters_set: given
                 .postgre_sql_parameters_set_id
                 .as_ref()
@@ -210,15 +224,22 @@ impl PostgresSpec {
 
     /// The same with what `before` has under the same names, with the default version, and with new ids for new groups. The quorum's too.
     #[must_use]
-    pub fn complete(mut self, before: Option<&Self>, settings: &Settings, ids: &mut dyn FnMut() -> u128) -> Self {
+    pub fn complete(
+        mut self,
+        before: Option<&Self>,
+        settings: &Settings,
+        ids: &mut dyn FnMut() -> u128,
+    ) -> Self {
         if self.version.is_empty() {
-            let platform = || settings.versions.get(EngineKind::Postgres.name()).map_or(VERSION, String::as_str);
+            let platform =
+                || settings.versions.get(EngineKind::Postgres.name()).map_or(VERSION, String::as_str);
             self.version = before.map_or_else(|| platform().to_owned(), |before| before.version.clone());
         }
         self.quorum = before.map_or_else(|| GroupId::from_u128(ids()), |before| before.quorum);
         self.next_number = before.map_or(0, |before| before.next_number);
         for group in &mut self.shard_groups {
-            match before.and_then(|before| before.shard_groups.iter().find(|known| known.name == group.name)) {
+            match before.and_then(|before| before.shard_groups.iter().find(|known| known.name == group.name))
+            {
                 Some(known) => (group.id, group.number) = (known.id, known.number),
                 None => {
                     (group.id, group.number) = (GroupId::from_u128(ids()), self.next_number);
@@ -234,7 +255,10 @@ impl PostgresSpec {
         let groups = self.shard_groups.iter();
         v1::PostgreSqlSpec {
             shard_groups: groups
-                .map(|g| v1::PostgreSqlShardGroupSpec { name: g.name.clone(), vpc_subnet_id: g.subnet.to_string() })
+                .map(|g| v1::PostgreSqlShardGroupSpec {
+                    name: g.name.clone(),
+                    vpc_subnet_id: g.subnet.to_string(),
+                })
                 .collect(),
             replicas_per_shard_group: i32::try_from(self.replicas).ok(),
             postgre_sql_parameters_set_id: self.parameters_set.map(|id| id.to_string()),
@@ -293,9 +317,9 @@ impl PostgresSpec {
             .iter()
             .enumerate()
             .map(|(i, g)| (format!("spec.shardGroups[{i}].vpcSubnetId"), Kind::VpcSubnet, g.subnet));
-        let set = self
-            .parameters_set
-            .map(|id| ("spec.postgreSqlParametersSetId".to_owned(), Kind::ParametersSet(EngineKind::Postgres), id));
+        let set = self.parameters_set.map(|id| {
+            ("spec.postgreSqlParametersSetId".to_owned(), Kind::ParametersSet(EngineKind::Postgres), id)
+        });
         subnets.chain(set).collect()
     }
 }

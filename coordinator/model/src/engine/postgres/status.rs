@@ -60,7 +60,10 @@ fn node(
     };
     v1::PostgreSqlNodeStatus {
         id: member.instance.id.to_string(),
-        shard_group_name: spec.group(member.instance.group).map(|group| group.name.clone()).unwrap_or_default(),
+        shard_group_name: spec
+            .group(member.instance.group)
+            .map(|group| group.name.clone())
+            .unwrap_or_default(),
         port: i32::try_from(PORT).unwrap_or(i32::MAX),
         private_ip_v4: member.instance.ipv4.to_string(),
         public_ip_v4: None,
@@ -80,7 +83,10 @@ fn cluster_state(view: &ClusterView<'_>, spec: &PostgresSpec) -> Option<String> 
         return Some("unknown".to_owned());
     }
     let led = spec.shard_groups.iter().all(|group| facts::leader(view, group.id).is_some());
-    let follow = view.wanted().filter(data).all(|m| facts::leads(view, m.instance.id) || facts::in_sync(view, m.instance.id));
+    let follow = view
+        .wanted()
+        .filter(data)
+        .all(|m| facts::leads(view, m.instance.id) || facts::in_sync(view, m.instance.id));
     let word = match (led, follow) {
         (true, true) => "ok",
         (true, false) => "degraded",
@@ -97,7 +103,8 @@ fn dcs(view: &ClusterView<'_>) -> v1::Condition {
     said.extend(needed.steps.into_iter().map(|step| step.name));
     if without > 0 {
         let failsafe = view.wanted().filter_map(data_of).any(|data| data.failsafe_active);
-        let stays = if failsafe { "; the leader goes on because it reaches all members of its group" } else { "" };
+        let stays =
+            if failsafe { "; the leader goes on because it reaches all members of its group" } else { "" };
         said.push(format!("{without} members do not reach it{stays}"));
     }
     conditions::condition("DcsHealthy", said.is_empty(), said.join("; "))
@@ -125,7 +132,8 @@ pub fn render(view: &ClusterView<'_>, spec: &PostgresSpec, waiting: &[String]) -
     let groups: Vec<_> = spec.shard_groups.iter().map(|group| shard_group(view, &roles, group)).collect();
     let affinity = spread::anti_affinity(view);
     let coordinator = groups.first().and_then(|group| group.primary_endpoint.clone());
-    let restored = view.wanted().filter_map(data_of).map(|data| data.restored_to.clone()).find(|to| !to.is_empty());
+    let restored =
+        view.wanted().filter_map(data_of).map(|data| data.restored_to.clone()).find(|to| !to.is_empty());
     v1::PostgreSqlStatus {
         port: i32::try_from(PORT).unwrap_or(i32::MAX),
         connection_uri: coordinator.as_ref().map(|endpoint| {

@@ -42,7 +42,9 @@ enum Changes {
 
 fn changes(payload: &[u8]) -> Option<Changes> {
     match read(payload)? {
-        Body::AddLearner(_) | Body::Join(_) | Body::Promote(_) | Body::RemoveVoter(_) => Some(Changes::Membership),
+        Body::AddLearner(_) | Body::Join(_) | Body::Promote(_) | Body::RemoveVoter(_) => {
+            Some(Changes::Membership)
+        }
         Body::Switchover(_) | Body::RestartEngine(_) | Body::Reinitialise(_) => Some(Changes::Leadership),
         Body::Backup(_) => Some(Changes::Archive),
     }
@@ -66,7 +68,8 @@ pub fn next(view: &ClusterView<'_>) -> Next {
             next.waiting.push(format!("shard {} has no leader{}", group.id, trouble(view, group.id)));
             continue;
         };
-        let own = view.wanted().filter(|m| m.instance.group == group.id && m.instance.id != primary.instance.id);
+        let own =
+            view.wanted().filter(|m| m.instance.group == group.id && m.instance.id != primary.instance.id);
         next.waiting.extend(own.filter_map(|m| behind(view, m)));
         if !report.trouble.is_empty() {
             next.waiting.push(format!("shard {}: {}", group.id, report.trouble));
@@ -88,9 +91,14 @@ fn trouble(view: &ClusterView<'_>, group: shardplane_proto::ids::GroupId) -> Str
     let said: Vec<String> = own
         .filter_map(|m| {
             let data = data_of(m)?;
-            let lag = data.peers.iter().find(|peer| peer.instance_id == m.instance.id.to_string()).and_then(|p| p.lag);
+            let lag = data
+                .peers
+                .iter()
+                .find(|peer| peer.instance_id == m.instance.id.to_string())
+                .and_then(|p| p.lag);
             let lag = lag.map_or(String::new(), |lag| format!(", {lag} bytes behind"));
-            let trouble = if data.trouble.is_empty() { String::new() } else { format!(" ({})", data.trouble) };
+            let trouble =
+                if data.trouble.is_empty() { String::new() } else { format!(" ({})", data.trouble) };
             Some(format!("{} is {}{lag}{trouble}", m.instance.id, data.patroni_state))
         })
         .collect();

@@ -174,7 +174,10 @@ impl ValkeySpec {
     /// Its groups in order.
     pub fn groups(&self) -> Vec<GroupSpec> {
         let members = self.replicas_per_shard + 1;
-        self.shards.iter().map(|s| GroupSpec { id: s.id, subnet: s.subnet, members, class: Class::Data }).collect()
+        self.shards
+            .iter()
+            .map(|s| GroupSpec { id: s.id, subnet: s.subnet, members, class: Class::Data })
+            .collect()
     }
 
     /// What each instance needs.
