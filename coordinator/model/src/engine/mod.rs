@@ -296,7 +296,7 @@ impl ClusterSpec {
             ClusterSpec::Valkey(spec) => ClusterSpec::Valkey(spec),
             ClusterSpec::Postgres(spec) => {
                 let before = match before {
-                    Some(ClusterSpec::Postgres(before)) => Some(before),
+                    Some(ClusterSpec::Postgres(before)) => Some(before.as_ref()),
                     Some(ClusterSpec::Valkey(_)) | None => None,
                 };
                 ClusterSpec::Postgres(Box::new(spec.complete(before, settings, ids)))
