@@ -103,7 +103,7 @@ fn healthy(state: &State, observed: &mut Observed) {
                 message: String::new(),
                 engine_state: v1::EngineState::Running,
                 engine_message: String::new(),
-                engine: Some(Report::Valkey(report)),
+                engine: Some(Report::Valkey(Box::new(report))),
                 config_generation: 0,
                 restart_generation: 0,
                 failed_since: None,

@@ -118,7 +118,7 @@ impl Fake {
             message: String::new(),
             engine_state: v1::EngineState::Running,
             engine_message: String::new(),
-            engine: Some(Report::Valkey(engine)),
+            engine: Some(Report::Valkey(Box::new(engine))),
             config_generation: 1,
             restart_generation: 0,
             failed_since: None,

@@ -23,7 +23,7 @@ pub fn placed_well(state: &State, observed: &Observed, plan: &Plan, now: Timesta
     for decision in &plan.propose {
         let Decision::Place { cluster, reservations, retire, .. } = decision else { continue };
         let version = match &state.resources[&ResourceId::from(*cluster)].spec {
-            Spec::Cluster(spec) => spec.needs().version,
+            Spec::Cluster(spec) => spec.version(),
             other @ (Spec::Folder
             | Spec::HostingProvider
             | Spec::Vpc { .. }

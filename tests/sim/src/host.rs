@@ -137,7 +137,7 @@ impl SimHost {
                 message: String::new(),
                 engine_state: machine.engine_state(mesh, now),
                 engine_message: String::new(),
-                engine: node.map(|node| Report::Valkey(node.report(now))),
+                engine: node.map(|node| Report::Valkey(Box::new(node.report(now)))),
                 config_generation: machine.config_generation,
                 restart_generation: machine.restart_generation,
                 failed_since: None,

@@ -184,7 +184,7 @@ impl EngineKind {
     /// What a guest's report says, in the engine's terms. None when it is not a report of this engine.
     pub fn read_report(self, bytes: &[u8]) -> Option<Report> {
         match self {
-            EngineKind::Valkey => valkey::facts::read(bytes).map(Report::Valkey),
+            EngineKind::Valkey => valkey::facts::read(bytes).map(|report| Report::Valkey(Box::new(report))),
             EngineKind::Postgres => postgres::facts::read(bytes).map(Report::Postgres),
         }
     }
@@ -433,7 +433,7 @@ pub struct Travel {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Report {
     /// From a Valkey node.
-    Valkey(v1::ValkeyReport),
+    Valkey(Box<v1::ValkeyReport>),
     /// From a member of a PostgreSQL cluster.
     Postgres(postgres::facts::Report),
 }
