@@ -1,0 +1,82 @@
+//! Groups: a lost leader, a drain, replicas added and taken away.
+
+use shardplane_model::engine::Class;
+use shardplane_proto::v1::resource::Body;
+
+use crate::world::{World, cluster};
+
+#[test]
+fn a_lost_leader_is_followed_by_its_replica_and_both_copies_and_votes_are_made_anew() {
+    let mut world = World::new(5);
+    world.create(1);
+    world.settle(60);
+    let old = world.leader().unwrap();
+    world.lose(old.host);
+    world.run(30);
+    let heir = world.leader().unwrap();
+    assert_ne!(heir.id, old.id);
+    world.run(30);
+    world.settle(120);
+    assert_eq!((world.of(Class::Data).len(), world.of(Class::Quorum).len()), (2, 3));
+    assert_eq!(world.guests.inits, 1);
+    assert_eq!(world.condition("ReplicasInSync").status, "True");
+}
+
+/// The only copy of a group is not made anew from nothing.
+#[test]
+fn without_a_replica_a_lost_leader_is_waited_for_and_no_database_is_made() {
+    let mut world = World::new(5);
+    world.create(0);
+    world.settle(60);
+    let old = world.leader().unwrap();
+    world.lose(old.host);
+    world.run(120);
+    assert_eq!(world.guests.inits, 1);
+    let said = world.condition("NothingWaits").message;
+    assert!(said.contains("only copy"), "{said}");
+    assert!(world.of(Class::Data).iter().any(|i| i.id == old.id));
+}
+
+/// PG-5.
+#[test]
+fn pg_5_a_drained_host_hands_over_its_leader_first_and_ends_empty() {
+    let mut world = World::new(5);
+    world.create(1);
+    world.settle(60);
+    let old = world.leader().unwrap();
+    world.drain(old.host);
+    world.run(240);
+    assert!(world.state.instances.values().all(|i| i.host != old.host), "{:?}", world.observed.waiting);
+    let names: Vec<&str> = world.state.tasks.values().map(|task| task.name.as_str()).collect();
+    assert!(names.iter().any(|name| name.starts_with("switch over to")), "{names:?}");
+    assert_eq!((world.of(Class::Data).len(), world.of(Class::Quorum).len()), (2, 3));
+    assert_eq!((world.guests.inits, world.guests.quorums), (1, 1));
+    assert_eq!(world.guests.quorum.members.len(), 3);
+}
+
+/// PG-5: a drain that would leave one copy is refused unless forced.
+#[test]
+fn pg_5_the_only_copy_does_not_move_by_itself() {
+    let mut world = World::new(5);
+    world.create(0);
+    world.settle(60);
+    let old = world.leader().unwrap();
+    world.drain(old.host);
+    world.run(120);
+    assert_eq!(world.leader().unwrap().id, old.id);
+}
+
+#[test]
+fn replicas_come_and_go_one_at_a_time() {
+    let mut world = World::new(5);
+    world.create(0);
+    world.settle(60);
+    world.put(Body::PostgreSql(cluster(1))).unwrap();
+    world.settle(60);
+    assert_eq!(world.of(Class::Data).len(), 2);
+    let leader = world.leader().unwrap();
+    world.put(Body::PostgreSql(cluster(0))).unwrap();
+    world.settle(60);
+    assert_eq!(world.of(Class::Data).iter().map(|i| i.id).collect::<Vec<_>>(), [leader.id]);
+    assert_eq!(world.guests.inits, 1);
+}
