@@ -9,6 +9,9 @@ use crate::{
     vm::timeline::{self, Timeline},
 };
 
+/// The argument of a process that stands where an engine will; the file it waits for follows.
+pub const WAIT: &str = "--wait-for";
+
 /// What this process is to do.
 #[derive(Debug, PartialEq)]
 pub enum Start {
@@ -16,6 +19,11 @@ pub enum Start {
     Boot,
     /// Run the engine.
     Supervise(Machine),
+    /// Stand where an engine will, until a file is there.
+    Wait {
+        /// The file.
+        until: PathBuf,
+    },
 }
 
 /// What the engine runs in.
@@ -45,6 +53,7 @@ impl Start {
         while let Some(argument) = arguments.next() {
             match argument.as_str() {
                 "--host" => host = arguments.next(),
+                WAIT => return Self::Wait { until: arguments.next().unwrap_or_default().into() },
                 timeline::ARGUMENT => {
                     let boot = Timeline::parse(&arguments.next().unwrap_or_default());
                     return Self::Supervise(Machine::Virtual { boot });

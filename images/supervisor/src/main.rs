@@ -36,6 +36,12 @@ fn main() -> ExitCode {
             boot::main();
             ExitCode::FAILURE
         }
+        Start::Wait { until } => {
+            while !until.exists() {
+                std::thread::sleep(std::time::Duration::from_millis(100));
+            }
+            ExitCode::SUCCESS
+        }
         Start::Supervise(machine @ Machine::Namespaces { .. }) => supervise(machine),
         Start::Supervise(machine @ Machine::Virtual { .. }) => {
             let code = supervise(machine);

@@ -15,6 +15,8 @@ use shardplane_proto::v1::GuestConfig;
 
 use crate::bounded::bounded;
 
+mod files;
+mod postgres;
 mod valkey;
 
 /// The engine's user and group. A number is enough: no program in the image looks up its name.
@@ -118,6 +120,15 @@ pub struct Hold {
     pub why: &'static str,
 }
 
+/// What was asked of an engine that shall end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// It was told by its own protocol, and ends.
+    Told,
+    /// It is ready to end, and does at SIGTERM.
+    AtSignal,
+}
+
 /// One engine under one config.
 pub trait Engine: Send + Sync {
     /// Writes the files the engine needs, before each start. Some: the start must wait.
@@ -139,11 +150,11 @@ pub trait Engine: Send + Sync {
     /// Lets clients write again.
     fn release_writes(&self) -> BoxFuture<'_, Result<(), EngineError>>;
     /// Asks the engine to end in order. The caller watches the process and kills it past the deadline.
-    fn stop(&self) -> BoxFuture<'_, Result<(), EngineError>>;
+    fn stop(&self) -> BoxFuture<'_, Result<Stop, EngineError>>;
     /// Why a restart that was ordered has to wait, as the engine's last report shows it.
     fn restart_waits(&self, latest: &Report) -> Option<&'static str>;
     /// Asks the engine to end in order with its data on disk, whatever the config says, so that it starts again with them.
-    fn stop_for_restart(&self) -> BoxFuture<'_, Result<(), EngineError>>;
+    fn stop_for_restart(&self) -> BoxFuture<'_, Result<Stop, EngineError>>;
     /// The same without the part that kept the engine from starting, by what it wrote last; none when it was something else.
     fn without_what_failed(&self, last_words: &str) -> Option<Arc<dyn Engine>>;
 }
@@ -152,6 +163,7 @@ pub trait Engine: Send + Sync {
 pub fn open(name: &str, config: &GuestConfig) -> Result<Arc<dyn Engine>, EngineError> {
     match name {
         "valkey" => Ok(Arc::new(valkey::Valkey::new(config)?)),
+        "postgres" => postgres::open(config),
         other => Err(EngineError::Refused(format!("this supervisor has no engine called {other:?}"))),
     }
 }

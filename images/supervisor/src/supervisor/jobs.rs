@@ -12,7 +12,7 @@ use tokio::{
 
 use super::{InForce, Supervisor};
 use crate::{
-    engine::{Done, Engine, EngineError, Report},
+    engine::{Done, Engine, EngineError, Report, Stop},
     lifecycle::{self, Phase},
 };
 
@@ -31,7 +31,7 @@ pub enum Job {
     /// The running engine was brought to a new config.
     Applied(u32, u64, Result<Arc<dyn Engine>, EngineError>),
     /// The engine was asked to end.
-    Stopped(Result<(), EngineError>),
+    Stopped(Result<Stop, EngineError>),
     /// The engine was told to hold writes (true), or to take them again.
     Told(bool, Result<(), EngineError>),
 }
@@ -145,7 +145,12 @@ impl Supervisor {
                     Err(error) => self.refuse(generation, &error),
                 }
             }
-            Ok(Job::Stopped(Ok(()))) => {}
+            Ok(Job::Stopped(Ok(Stop::Told))) => {}
+            Ok(Job::Stopped(Ok(Stop::AtSignal))) => {
+                if let Some(process) = &self.process {
+                    process.terminate();
+                }
+            }
             Ok(Job::Told(hold, result)) => self.told(hold, result),
             Ok(Job::Stopped(Err(error))) if matches!(self.phase, Phase::Restarting { .. }) => {
                 tracing::debug!("asked the engine to end for a restart: {error}");

@@ -3,15 +3,7 @@
 //! In: `ValkeyConfig`, `ValkeyTask`. Out: `ValkeyReport`. Files: `/run/valkey/valkey.conf` (tmpfs, holds the password),
 //! `/data/valkey` (data and nodes.conf), `/data/log/valkey.log`. Called through [`Engine`] by `run`.
 
-use std::{
-    fs,
-    io::{ErrorKind, Write as _},
-    net::Ipv4Addr,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, chown},
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{net::Ipv4Addr, path::Path, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use prost::Message as _;
@@ -20,7 +12,10 @@ use shardplane_proto::v1::{
 };
 
 use self::control::Control;
-use super::{Done, ENGINE_UID, Engine, EngineError, Hold, Launch, Report, file_error};
+use super::{
+    Done, ENGINE_UID, Engine, EngineError, Hold, Launch, Report, Stop,
+    files::{directory, read, replace},
+};
 use crate::nic;
 
 mod conf;
@@ -89,47 +84,6 @@ impl Valkey {
         directory(Path::new(CONF_DIR), 0o755, 0)?;
         replace(Path::new(CONF), &format!("{}{}", self.conf, standing::line()))
     }
-}
-
-/// What is in a file; nothing when it is not there.
-fn read(path: &str) -> Result<String, EngineError> {
-    match fs::read_to_string(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
-        read => read.map_err(file_error("read", Path::new(path))),
-    }
-}
-
-/// Puts a file of the engine's in place. Written beside and renamed: the engine never reads half a file.
-fn replace(path: &Path, contents: &str) -> Result<(), EngineError> {
-    let fresh = path.with_added_extension("new");
-    match fs::remove_file(&fresh) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(file_error("remove", &fresh)(error));
-        }
-        Ok(()) | Err(_) => {}
-    }
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&fresh)
-        .map_err(file_error("create", &fresh))?;
-    file.write_all(contents.as_bytes()).map_err(file_error("write", &fresh))?;
-    file.sync_all().map_err(file_error("sync", &fresh))?;
-    chown(&fresh, Some(ENGINE_UID), Some(ENGINE_UID)).map_err(file_error("give the engine", &fresh))?;
-    fs::rename(&fresh, path).map_err(file_error("rename to", path))
-}
-
-fn directory(path: &Path, mode: u32, owner: u32) -> Result<(), EngineError> {
-    match fs::DirBuilder::new().mode(mode).create(path) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-            return Err(file_error("create", path)(error));
-        }
-        Ok(()) | Err(_) => {}
-    }
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))
-        .map_err(file_error("set the mode of", path))?;
-    chown(path, Some(owner), Some(owner)).map_err(file_error("set the owner of", path))
 }
 
 fn secret_line(line: &str) -> bool {
@@ -237,7 +191,7 @@ impl Engine for Valkey {
         leads.then_some("it leads its shard: it restarts when a replica has taken over")
     }
 
-    fn stop_for_restart(&self) -> BoxFuture<'_, Result<(), EngineError>> {
+    fn stop_for_restart(&self) -> BoxFuture<'_, Result<Stop, EngineError>> {
         // A node that writes no append-only file would come back empty, and it may be the only one.
         if self.config.persistent { self.stop() } else { Box::pin(self.shutdown(Some("SAVE"))) }
     }
@@ -254,13 +208,13 @@ impl Engine for Valkey {
         Some(engine)
     }
 
-    fn stop(&self) -> BoxFuture<'_, Result<(), EngineError>> {
+    fn stop(&self) -> BoxFuture<'_, Result<Stop, EngineError>> {
         Box::pin(self.shutdown(None))
     }
 }
 
 impl Valkey {
-    async fn shutdown(&self, mode: Option<&'static str>) -> Result<(), EngineError> {
+    async fn shutdown(&self, mode: Option<&'static str>) -> Result<Stop, EngineError> {
         let mut connection = self.control.connect(SHUTDOWN_ANSWER).await?;
         let mut pause = Duration::from_millis(50);
         loop {
@@ -275,7 +229,7 @@ impl Valkey {
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(Duration::from_secs(1));
                 }
-                done => return done,
+                done => return done.map(|()| Stop::Told),
             }
         }
     }
