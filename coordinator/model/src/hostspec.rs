@@ -9,7 +9,7 @@ use shardplane_proto::{
 };
 
 use crate::{
-    engine::ClusterSpec,
+    engine::{ClusterSpec, Secrets},
     net::Cidr,
     observed::Observed,
     plan::cluster_view,
@@ -52,7 +52,12 @@ fn instance_spec<E>(
     let nothing = Observed::default();
     let Some(view) = cluster_view(state, &nothing, instance.cluster, state.now) else { return Ok(None) };
     let spec: &ClusterSpec = view.spec;
-    let secret = unseal(view.resource.id, spec.secret())?;
+    let mut secrets = Secrets { own: unseal(view.resource.id, spec.secret())?, roles: BTreeMap::new() };
+    for id in &view.cluster.roles.members {
+        if let Some(sealed) = state.resources.get(id).and_then(|role| role.spec.secret()) {
+            secrets.roles.insert(*id, unseal(*id, sealed)?);
+        }
+    }
     let tasks = state
         .tasks
         .values()
@@ -79,7 +84,7 @@ fn instance_spec<E>(
         mac: instance.mac.clone(),
         ipv4: instance.ipv4.to_string(),
         config_generation: view.cluster.config_generation.max(instance.config_generation).0,
-        engine_config: view.guest_config(state, instance, &secret),
+        engine_config: view.guest_config(state, instance, &secrets),
         tasks: tasks.collect(),
         restart_generation: instance.restart_generation.0,
         fenced: instance.fence.is_some(),
@@ -115,6 +120,7 @@ fn subnet_spec(state: &State, host: HostId, subnet: ResourceId) -> Option<v1::Su
         | Spec::HostingProvider
         | Spec::Vpc { .. }
         | Spec::Cluster(_)
+        | Spec::Role { .. }
         | Spec::ParametersSet { .. } => None,
     }?;
     let remotes =

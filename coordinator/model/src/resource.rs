@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use shardplane_proto::ids::{RequestId, ResourceId};
 
 use crate::{
-    engine::{ClusterSpec, EngineKind},
+    engine::{ClusterSpec, EngineKind, postgres::role::RoleSpec},
     net::Cidr,
+    state::Sealed,
     time::Timestamp,
 };
 
@@ -27,13 +28,18 @@ pub enum Kind {
     Cluster(EngineKind),
     /// A tuning profile for clusters of an engine.
     ParametersSet(EngineKind),
+    /// A login role of a cluster of an engine.
+    Role(EngineKind),
 }
 
 impl Kind {
     /// Every type there is, in the order a list of them shows.
     pub fn all() -> Vec<Kind> {
         let plain = [Kind::Folder, Kind::HostingProvider, Kind::Vpc, Kind::VpcSubnet];
-        let engines = EngineKind::ALL.into_iter().flat_map(|e| [Kind::Cluster(e), Kind::ParametersSet(e)]);
+        let engines = EngineKind::ALL.into_iter().flat_map(|engine| {
+            let roles = engine.role_path().map(|_| Kind::Role(engine));
+            [Kind::Cluster(engine), Kind::ParametersSet(engine)].into_iter().chain(roles)
+        });
         plain.into_iter().chain(engines).collect()
     }
 
@@ -46,6 +52,7 @@ impl Kind {
             Kind::VpcSubnet => "vpc-subnet",
             Kind::Cluster(engine) => engine.cluster_path(),
             Kind::ParametersSet(engine) => engine.parameters_path(),
+            Kind::Role(engine) => engine.role_path().unwrap_or_default(),
         }
     }
 
@@ -58,6 +65,7 @@ impl Kind {
             Kind::VpcSubnet => "VpcSubnet",
             Kind::Cluster(engine) => engine.cluster_kind(),
             Kind::ParametersSet(engine) => engine.parameters_kind(),
+            Kind::Role(engine) => engine.role_kind().unwrap_or_default(),
         }
     }
 
@@ -125,6 +133,13 @@ pub enum Spec {
         /// Directive to value.
         parameters: BTreeMap<String, String>,
     },
+    /// A login role.
+    Role {
+        /// Of a cluster of this engine.
+        engine: EngineKind,
+        /// What it is.
+        role: RoleSpec,
+    },
 }
 
 impl Spec {
@@ -137,6 +152,7 @@ impl Spec {
             Spec::VpcSubnet { .. } => Kind::VpcSubnet,
             Spec::Cluster(spec) => Kind::Cluster(spec.engine()),
             Spec::ParametersSet { engine, .. } => Kind::ParametersSet(*engine),
+            Spec::Role { engine, .. } => Kind::Role(*engine),
         }
     }
 
@@ -150,6 +166,37 @@ impl Spec {
                 .collect(),
             Spec::VpcSubnet { vpc, .. } => vec![("spec.vpcId".to_owned(), Kind::Vpc, *vpc)],
             Spec::Cluster(spec) => spec.references(),
+            Spec::Role { engine, role } => {
+                vec![("spec.postgreSqlId".to_owned(), Kind::Cluster(*engine), role.cluster)]
+            }
+        }
+    }
+
+    /// The secret that its user gave, sealed; none when the type has none, or none was given.
+    pub fn secret(&self) -> Option<&Sealed> {
+        match self {
+            Spec::Cluster(spec) if spec.secret_is_users() => Some(spec.secret()),
+            Spec::Role { role, .. } => Some(&role.password).filter(|sealed| !sealed.0.is_empty()),
+            Spec::Folder
+            | Spec::HostingProvider
+            | Spec::Vpc { .. }
+            | Spec::VpcSubnet { .. }
+            | Spec::Cluster(_)
+            | Spec::ParametersSet { .. } => None,
+        }
+    }
+
+    /// The same with this sealed secret.
+    #[must_use]
+    pub fn with_secret(self, sealed: Sealed) -> Self {
+        match self {
+            Spec::Cluster(spec) => Spec::Cluster(spec.with_secret(sealed)),
+            Spec::Role { engine, role } => Spec::Role { engine, role: RoleSpec { password: sealed, ..role } },
+            other @ (Spec::Folder
+            | Spec::HostingProvider
+            | Spec::Vpc { .. }
+            | Spec::VpcSubnet { .. }
+            | Spec::ParametersSet { .. }) => other,
         }
     }
 }
@@ -223,6 +270,7 @@ impl Resource {
             | Spec::HostingProvider
             | Spec::Vpc { .. }
             | Spec::VpcSubnet { .. }
+            | Spec::Role { .. }
             | Spec::ParametersSet { .. } => None,
         }
     }

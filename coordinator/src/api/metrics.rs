@@ -172,6 +172,7 @@ fn serves(message: &shardplane_proto::v1::Resource) -> bool {
         Some(
             Body::ValkeyParametersSet(_)
             | Body::PostgreSqlParametersSet(_)
+            | Body::PostgreSqlRole(_)
             | Body::Vpc(_)
             | Body::VpcSubnet(_)
             | Body::Folder(_)

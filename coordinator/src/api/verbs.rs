@@ -174,6 +174,10 @@ impl Session {
             (None, Spec::Cluster(spec)) if !spec.secret_is_users() => {
                 Some(self.own_secret(state, submission.id))
             }
+            // One that is not given again is kept.
+            (None, Spec::Role { .. }) => {
+                state.resources.get(&submission.id).and_then(|known| known.spec.secret()).cloned()
+            }
             (None, _) => None,
         };
         Ok(submission.into_put(RequestId::from(self.api.fresh_id()), self.caller.user.clone(), sealed))
@@ -250,7 +254,7 @@ impl Session {
 
     /// The password of a cluster in clear.
     pub fn secret(&self, resource: &Resource) -> Option<String> {
-        let sealed = resource.cluster_spec().filter(|spec| spec.secret_is_users())?.secret();
+        let sealed = resource.spec.secret()?;
         match self.api.sealer.unseal(resource.id, &sealed.0) {
             Ok(secret) => Some(secret),
             Err(cause) => {
@@ -263,8 +267,8 @@ impl Session {
     /// Seals a password; one that is stored already keeps its sealed form, so that an equal PUT compares equal.
     fn seal(&self, state: &State, id: ResourceId, secret: &str) -> Sealed {
         let stored = state.resources.get(&id).filter(|stored| self.secret(stored).as_deref() == Some(secret));
-        match stored.and_then(Resource::cluster_spec) {
-            Some(spec) => spec.secret().clone(),
+        match stored.and_then(|stored| stored.spec.secret()) {
+            Some(sealed) => sealed.clone(),
             None => Sealed(self.api.sealer.seal(id, secret)),
         }
     }

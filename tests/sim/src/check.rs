@@ -28,6 +28,7 @@ pub fn placed_well(state: &State, observed: &Observed, plan: &Plan, now: Timesta
             | Spec::HostingProvider
             | Spec::Vpc { .. }
             | Spec::VpcSubnet { .. }
+            | Spec::Role { .. }
             | Spec::ParametersSet { .. }) => panic!("{other:?} is placed"),
         };
         let mut members: Vec<(GroupId, HostId)> = state

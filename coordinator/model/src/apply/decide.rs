@@ -38,6 +38,9 @@ impl Step<'_> {
                 self.halt_reshard(*cluster, *operation, error)
             }
             Decision::Resharded { cluster, operation } => self.resharded(*cluster, *operation),
+            Decision::RolesInForce { cluster, revision, refused } => {
+                self.roles_in_force(*cluster, *revision, refused)
+            }
             Decision::Dissolve { cluster, group } => self.dissolve(*cluster, *group),
             Decision::Shrink { cluster, instances, operation } => self.shrink(*cluster, instances, operation),
             Decision::LiftCordon { host } => self.lift_cordon(*host),
@@ -369,7 +372,9 @@ impl Step<'_> {
         self.settle(id.into(), &Outcome::Done);
         self.end_operations(id, None);
         // Instances on lost hosts stay known, so that nobody gets their address before their host has proved them gone.
-        self.state.clusters.remove(&id);
+        if let Some(cluster) = self.state.clusters.remove(&id) {
+            self.forget_roles(&cluster.roles);
+        }
         self.state.resources.remove(&ResourceId::from(id));
         self.event(
             Severity::Normal,

@@ -12,6 +12,7 @@ mod operations;
 pub(crate) mod parameters;
 mod prune;
 mod reshard;
+mod roles;
 mod shrink;
 mod tokens;
 
@@ -23,7 +24,7 @@ use crate::{
     command::{Applied, Command, Delete, Entry, Put},
     refusal::Refusal,
     resource::{Change, ChangeKind, Outcome, Resource, Spec},
-    state::{Cluster, Event, Intent, Request, Rollout, Settings, Severity, State, TaskState},
+    state::{Cluster, Event, Intent, Request, Roles, Rollout, Settings, Severity, State, TaskState},
     validate,
 };
 
@@ -98,7 +99,8 @@ impl Step<'_> {
         let spec_changed =
             existing.as_ref().is_none_or(|e| e.spec != put.spec || e.change.outcome != Outcome::Done);
         let is_cluster = matches!(put.spec, Spec::Cluster(_));
-        let outcome = if is_cluster && spec_changed { Outcome::InFlight } else { Outcome::Done };
+        let lasts = is_cluster || matches!(put.spec, Spec::Role { .. });
+        let outcome = if lasts && spec_changed { Outcome::InFlight } else { Outcome::Done };
         let change = Change {
             request: put.request,
             kind: ChangeKind::Put,
@@ -126,6 +128,7 @@ impl Step<'_> {
                 self.want_parameters_of(put.id.into(), spec, put.request);
             }
             Spec::ParametersSet { parameters, .. } => self.parameters_edited(put.id, parameters),
+            Spec::Role { role, .. } if spec_changed => self.want_role(put.id, role),
             Spec::VpcSubnet { .. } if !self.state.vnis.contains_key(&put.id) => {
                 self.state.vnis.insert(put.id, State::FIRST_VNI + self.state.vnis_used);
                 self.state.vnis_used += 1;
@@ -134,6 +137,7 @@ impl Step<'_> {
             | Spec::HostingProvider
             | Spec::Vpc { .. }
             | Spec::VpcSubnet { .. }
+            | Spec::Role { .. }
             | Spec::Cluster(_) => {}
         }
         self.state.resources.insert(put.id, resource);
@@ -169,6 +173,7 @@ impl Step<'_> {
                     leaving: Vec::new(),
                     resized_from: None,
                     layout: None,
+                    roles: Roles::default(),
                 };
                 self.state.clusters.insert(id, cluster);
             }
@@ -182,13 +187,23 @@ impl Step<'_> {
             return Ok(Applied::Unchanged);
         };
         let is_cluster = resource.cluster_spec().is_some();
+        let role = match &resource.spec {
+            Spec::Role { role, .. } => Some(role.clone()),
+            Spec::Folder
+            | Spec::HostingProvider
+            | Spec::Vpc { .. }
+            | Spec::VpcSubnet { .. }
+            | Spec::Cluster(_)
+            | Spec::ParametersSet { .. } => None,
+        };
+        let lasts = is_cluster || role.is_some();
         self.finish_request(resource.change.request, &resource, "the resource was deleted meanwhile");
         resource.change = Change {
             request: delete.request,
             kind: ChangeKind::Delete,
             at: self.state.now,
             by: delete.by.clone(),
-            outcome: if is_cluster { Outcome::InFlight } else { Outcome::Done },
+            outcome: if lasts { Outcome::InFlight } else { Outcome::Done },
         };
         self.record(&resource);
         if is_cluster {
@@ -197,6 +212,9 @@ impl Step<'_> {
             self.retire(cluster, &all, "the cluster is being deleted");
             self.end_operations(cluster, Some("the cluster is being deleted"));
             self.state.resources.insert(delete.id, resource);
+        } else if let Some(role) = role {
+            self.state.resources.insert(delete.id, resource);
+            self.drop_role(delete.id, &role);
         } else {
             self.state.resources.remove(&delete.id);
             self.state.vnis.remove(&delete.id);

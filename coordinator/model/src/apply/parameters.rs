@@ -30,6 +30,7 @@ impl Step<'_> {
                 | Spec::HostingProvider
                 | Spec::Vpc { .. }
                 | Spec::VpcSubnet { .. }
+                | Spec::Role { .. }
                 | Spec::Cluster(_),
             )
             | None => BTreeMap::new(),

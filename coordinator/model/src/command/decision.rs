@@ -126,6 +126,15 @@ pub enum Decision {
         /// The operation this begins.
         operation: NewOperation,
     },
+    /// The cluster's roles are as wanted, but for those that the engine refused.
+    RolesInForce {
+        /// The cluster.
+        cluster: ClusterId,
+        /// Of the roles that are meant.
+        revision: Generation,
+        /// Names with the engine's words.
+        refused: Vec<(String, String)>,
+    },
     /// The change in flight wants more members and finds no place for them: it waits, under an operation that somebody can cancel.
     AwaitPlace {
         /// The cluster.

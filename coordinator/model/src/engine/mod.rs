@@ -24,7 +24,7 @@ use crate::{
 };
 
 use silence::silence;
-pub use view::{ClusterView, Headless, Heir, Member, Next, PeerVerdict, Role, Step};
+pub use view::{ClusterView, Headless, Heir, Member, Next, PeerVerdict, Role, Secrets, Step};
 
 /// The engines there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -76,6 +76,22 @@ impl EngineKind {
         match self {
             EngineKind::Valkey => "ValkeyParametersSet",
             EngineKind::Postgres => "PostgreSqlParametersSet",
+        }
+    }
+
+    /// Path segment of its login roles, where they are resources.
+    pub fn role_path(self) -> Option<&'static str> {
+        match self {
+            EngineKind::Valkey => None,
+            EngineKind::Postgres => Some("postgresql-role"),
+        }
+    }
+
+    /// `kind` of its login roles.
+    pub fn role_kind(self) -> Option<&'static str> {
+        match self {
+            EngineKind::Valkey => None,
+            EngineKind::Postgres => Some("PostgreSqlRole"),
         }
     }
 

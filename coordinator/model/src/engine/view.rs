@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use shardplane_proto::ids::{GroupId, InstanceId};
+use shardplane_proto::ids::{Generation, GroupId, InstanceId, ResourceId};
 
 use super::{Class, ClusterSpec, Fact, GroupSpec, Held, Layout, Report, Travel, postgres, valkey};
 use crate::{
@@ -85,6 +85,15 @@ pub struct ClusterView<'a> {
     pub gathering: bool,
     /// Since when this leader listens.
     pub listens_since: Timestamp,
+}
+
+/// Secrets of a cluster in clear, opened at the last moment.
+#[derive(Clone, Default)]
+pub struct Secrets {
+    /// The cluster's own.
+    pub own: String,
+    /// Passwords of its roles, by resource.
+    pub roles: BTreeMap<ResourceId, String>,
 }
 
 /// One engine step that may start now.
@@ -313,6 +322,14 @@ impl ClusterView<'_> {
         }
     }
 
+    /// Which revision of the cluster's roles is in force, by whoever brings them there, and what of it the engine has refused.
+    pub fn roles_told(&self) -> Option<(Generation, Vec<(String, String)>)> {
+        match self.spec {
+            ClusterSpec::Valkey(_) => None,
+            ClusterSpec::Postgres(spec) => postgres::facts::roles_told(self, spec),
+        }
+    }
+
     /// Groups without a working primary, in the order of the spec.
     pub fn headless(&self) -> Vec<Headless> {
         match self.spec {
@@ -377,8 +394,8 @@ impl ClusterView<'_> {
         u32::try_from(others.count()).unwrap_or(u32::MAX)
     }
 
-    /// What the guest of this instance is configured with. `secret` is the password in clear.
-    pub fn guest_config(&self, state: &State, instance: &Instance, secret: &str) -> Vec<u8> {
+    /// What the guest of this instance is configured with.
+    pub fn guest_config(&self, state: &State, instance: &Instance, secrets: &Secrets) -> Vec<u8> {
         let roles = self.roles();
         let primary_elsewhere = self.members.iter().find(|other| {
             other.instance.id != instance.id
@@ -393,9 +410,9 @@ impl ClusterView<'_> {
         let primary_elsewhere = primary_elsewhere.or_else(successor);
         match self.spec {
             ClusterSpec::Valkey(spec) => {
-                valkey::config::render(state, spec, instance, secret, primary_elsewhere)
+                valkey::config::render(state, spec, instance, &secrets.own, primary_elsewhere)
             }
-            ClusterSpec::Postgres(spec) => postgres::config::render(self, spec, instance, secret),
+            ClusterSpec::Postgres(spec) => postgres::config::render(self, state, spec, instance, secrets),
         }
     }
 }

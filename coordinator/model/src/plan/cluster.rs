@@ -71,6 +71,7 @@ pub(super) fn plan<'s>(
         Turn::deleted,
         Turn::failed,
         Turn::impossible,
+        Turn::roles_in_force,
         Turn::take_over,
         Turn::dissolve,
         Turn::watch_roll,

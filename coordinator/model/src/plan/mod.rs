@@ -17,6 +17,7 @@ mod rebalance;
 mod rehearse;
 mod replace;
 mod reshard;
+mod roles;
 mod rollout;
 mod score;
 mod shrink;

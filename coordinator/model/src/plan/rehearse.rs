@@ -198,7 +198,7 @@ fn concerned(state: &State, id: ResourceId) -> Vec<ClusterId> {
             let clusters = state.resources.values().filter(uses).map(|r| ClusterId::from(r.id));
             clusters.filter(|id| state.clusters.contains_key(id)).collect()
         }
-        Kind::Folder | Kind::HostingProvider | Kind::Vpc | Kind::VpcSubnet => Vec::new(),
+        Kind::Folder | Kind::HostingProvider | Kind::Vpc | Kind::VpcSubnet | Kind::Role(_) => Vec::new(),
     }
 }
 

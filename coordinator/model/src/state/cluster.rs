@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use serde::{Deserialize, Serialize};
 use shardplane_proto::ids::{ClusterId, Generation, GroupId, HostId, InstanceId, ResourceId, TaskId};
 
-use super::{Fence, Footprint, Moved, Parameters, Rollout};
+use super::{Fence, Footprint, Moved, Parameters, Roles, Rollout};
 use crate::{
     engine::{ClusterSpec, EngineKind, Fact, GroupSpec, Layout},
     time::{Millis, Timestamp},
@@ -45,6 +45,9 @@ pub struct Cluster {
     /// Where the data of the groups shall be, while it moves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<Layout>,
+    /// Its login roles, where they are resources of their own.
+    #[serde(default, skip_serializing_if = "Roles::never_were")]
+    pub roles: Roles,
 }
 
 impl Cluster {

@@ -8,6 +8,7 @@ mod host;
 mod moved;
 mod operation;
 mod parameters;
+mod roles;
 mod settings;
 mod token;
 
@@ -32,6 +33,7 @@ pub use self::{
     moved::{Aim, Moved},
     operation::{Goal, Operation, OperationKind, OperationState, Task, TaskState},
     parameters::{Halted, Parameters, Rolling, Rollout},
+    roles::{Dropped, Roles},
     settings::{Settings, SlotMoves, VmOffer, VolumeOffer},
     token::{Scope, Sealed, Token},
 };

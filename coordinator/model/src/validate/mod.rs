@@ -38,9 +38,9 @@ pub struct Submission {
 impl Submission {
     /// The command to propose, with the sealed password when the type has one.
     pub fn into_put(self, request: RequestId, by: User, sealed: Option<Sealed>) -> Put {
-        let spec = match (self.spec, sealed) {
-            (Spec::Cluster(spec), Some(sealed)) => Spec::Cluster(spec.with_secret(sealed)),
-            (spec, _) => spec,
+        let spec = match sealed {
+            Some(sealed) => self.spec.with_secret(sealed),
+            None => self.spec,
         };
         Put { id: self.id, metadata: self.metadata, spec, request, by }
     }
@@ -134,6 +134,12 @@ fn parse_spec(body: &v1::resource::Body, wrong: &mut Vec<Violation>) -> (Option<
             wrong.extend(EngineKind::Postgres.check_parameters(&parameters, None));
             (Some(Spec::ParametersSet { engine: EngineKind::Postgres, parameters }), None)
         }
+        Body::PostgreSqlRole(role) => {
+            let given = role.spec.clone().unwrap_or_default();
+            let name = role.metadata.as_ref().map(|metadata| metadata.name.as_str()).unwrap_or_default();
+            let (role, password) = postgres::role::RoleSpec::parse(&given, name, wrong);
+            (Some(Spec::Role { engine: EngineKind::Postgres, role }), password)
+        }
         Body::PostgreSql(cluster) => {
             let given = cluster.spec.clone().unwrap_or_default();
             let spec = postgres::spec::PostgresSpec::parse(&given, wrong);
@@ -153,6 +159,7 @@ fn metadata_of(body: &v1::resource::Body) -> v1::Metadata {
         Body::Valkey(r) => &r.metadata,
         Body::PostgreSql(r) => &r.metadata,
         Body::PostgreSqlParametersSet(r) => &r.metadata,
+        Body::PostgreSqlRole(r) => &r.metadata,
     };
     metadata.clone().unwrap_or_default()
 }
@@ -183,7 +190,8 @@ pub fn put(
     let (spec, secret) = parse_spec(body, &mut wrong);
     if let (Some(id), Some(spec)) = (id, spec) {
         let spec = complete(state, id, spec, ids);
-        wrong.extend(violations(state, id, &metadata, &spec, SecretKnown::No));
+        let known = if secret.is_some() { SecretKnown::Given } else { SecretKnown::No };
+        wrong.extend(violations(state, id, &metadata, &spec, known));
         if wrong.is_empty() {
             return Ok(Submission { id, metadata, spec, secret });
         }
@@ -202,6 +210,7 @@ fn complete(state: &State, id: ResourceId, spec: Spec, ids: &mut dyn FnMut() -> 
         | Spec::HostingProvider
         | Spec::Vpc { .. }
         | Spec::VpcSubnet { .. }
+        | Spec::Role { .. }
         | Spec::ParametersSet { .. }) => spec,
     }
 }
@@ -210,6 +219,8 @@ fn complete(state: &State, id: ResourceId, spec: Spec, ids: &mut dyn FnMut() -> 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SecretKnown {
     Yes,
+    /// In clear, outside of the spec.
+    Given,
     No,
 }
 
@@ -252,7 +263,7 @@ fn violations(
         (Some(Spec::Cluster(old)), Spec::Cluster(new)) => {
             let new = match secret {
                 SecretKnown::Yes => new.clone(),
-                SecretKnown::No => new.clone().with_secret(old.secret().clone()),
+                SecretKnown::No | SecretKnown::Given => new.clone().with_secret(old.secret().clone()),
             };
             wrong.extend(old.check_modify(&new));
             wrong.extend(one_vpc(state, &new));
@@ -275,6 +286,19 @@ fn violations(
                     "cannot change after creation; create a new subnet instead",
                 ));
             }
+        }
+        (old, Spec::Role { role, .. }) => {
+            let kept = old.and_then(Spec::secret).is_some();
+            let password = match secret {
+                SecretKnown::Yes => !role.password.0.is_empty(),
+                SecretKnown::Given => true,
+                SecretKnown::No => kept,
+            };
+            let old = match old {
+                Some(Spec::Role { role, .. }) => Some(role),
+                Some(_) | None => None,
+            };
+            wrong.extend(postgres::role::check(state, id, role, old, password));
         }
         (None, Spec::VpcSubnet { vpc, cidr }) => wrong.extend(overlap(state, *vpc, *cidr)),
         (Some(_), Spec::ParametersSet { engine, parameters }) => {
@@ -364,6 +388,7 @@ fn one_vpc(state: &State, spec: &ClusterSpec) -> Option<Violation> {
             | Spec::HostingProvider
             | Spec::Vpc { .. }
             | Spec::Cluster(_)
+            | Spec::Role { .. }
             | Spec::ParametersSet { .. },
         )
         | None => None,
@@ -390,6 +415,7 @@ fn overlap(state: &State, vpc: ResourceId, cidr: Cidr) -> Option<Violation> {
         | Spec::HostingProvider
         | Spec::Vpc { .. }
         | Spec::Cluster(_)
+        | Spec::Role { .. }
         | Spec::ParametersSet { .. } => None,
     })
 }
@@ -438,9 +464,15 @@ fn used_by(state: &State, id: ResourceId) -> Vec<String> {
             || leaving.iter().any(|group| group.subnet == id)
             || resource.spec.references().iter().any(|(_, _, target)| *target == id)
     };
+    let goes_along = |resource: &&Resource| !matches!(resource.spec, Spec::Role { .. });
+    let needed = match state.resources.get(&id).map(|resource| &resource.spec) {
+        Some(Spec::Role { role, .. }) => postgres::role::needed_by(state, id, role),
+        Some(_) | None => Vec::new(),
+    };
     let name =
         |resource: &Resource| format!("{} {} ({})", resource.kind(), resource.metadata.name, resource.id);
-    state.resources.values().filter(uses).take(5).map(name).collect()
+    let users = state.resources.values().filter(uses).filter(goes_along).map(name);
+    users.chain(needed).take(5).collect()
 }
 
 /// Rules of a delete.

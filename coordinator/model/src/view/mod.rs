@@ -132,6 +132,11 @@ pub fn resource(
             let set = v1::PostgreSqlParametersSet { api_version, kind, metadata, spec, status };
             Body::PostgreSqlParametersSet(set)
         }
+        Spec::Role { role, .. } => {
+            let spec = Some(role.to_message(secret));
+            let status = Some(role_status(resource, common));
+            Body::PostgreSqlRole(v1::PostgreSqlRole { api_version, kind, metadata, spec, status })
+        }
         Spec::Cluster(ClusterSpec::Postgres(spec)) => {
             let id = ClusterId::from(resource.id);
             let waiting = observed.waiting.get(&id).cloned().unwrap_or_default();
@@ -148,6 +153,23 @@ pub fn resource(
         }
     };
     v1::Resource { body: Some(body) }
+}
+
+fn role_status(resource: &Resource, common: v1::CommonStatus) -> v1::PostgreSqlRoleStatus {
+    let message = match &resource.change.outcome {
+        Outcome::Done => String::new(),
+        Outcome::InFlight => "waits for the leader of the cluster's coordinator group".to_owned(),
+        Outcome::Failed { message } => message.clone(),
+    };
+    v1::PostgreSqlRoleStatus {
+        state: common.state,
+        create_time: common.create_time,
+        created_by_user: common.created_by_user,
+        last_change_request: common.last_change_request,
+        pricing: common.pricing,
+        in_force: resource.change.outcome == Outcome::Done,
+        message,
+    }
 }
 
 /// A machine state as people read it.

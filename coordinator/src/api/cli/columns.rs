@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use shardplane_model::{
-    resource::{Kind, Resource, Spec},
+    resource::{Kind, Outcome, Resource, Spec},
     state::Scope,
     view,
 };
@@ -49,6 +49,7 @@ fn own_header(kind: Kind) -> &'static [&'static str] {
         Kind::VpcSubnet => &["VPC", "CIDR"],
         Kind::Cluster(_) => &["CLUSTER", "SHARDS", "REPLICAS", "ANTI-AFFINITY"],
         Kind::ParametersSet(_) => &["PARAMETERS"],
+        Kind::Role(_) => &["CLUSTER", "ROLE", "LOGIN", "IN-FORCE"],
     }
 }
 
@@ -76,13 +77,21 @@ fn own_cells(session: &Session, resource: &Resource, message: &v1::Resource) -> 
                 status.anti_affinity_ok.to_string(),
             ]
         }
+        (Spec::Role { role, .. }, _) => vec![
+            lookup::name_of(&session.state, role.cluster),
+            role.name.clone(),
+            role.login.to_string(),
+            (resource.change.outcome == Outcome::Done).to_string(),
+        ],
         (Spec::Folder | Spec::HostingProvider | Spec::Vpc { .. } | Spec::Cluster(_), _) => Vec::new(),
     }
 }
 
 fn wide_header(kind: Kind) -> &'static [&'static str] {
     match kind {
-        Kind::Folder | Kind::HostingProvider | Kind::VpcSubnet | Kind::ParametersSet(_) => &["DESCRIPTION"],
+        Kind::Folder | Kind::HostingProvider | Kind::VpcSubnet | Kind::ParametersSet(_) | Kind::Role(_) => {
+            &["DESCRIPTION"]
+        }
         Kind::Vpc => &["PROVIDER", "DESCRIPTION"],
         Kind::Cluster(_) => &["SPREAD", "VERSION", "OFFER", "VOLUME", "PRIMARIES", "ENDPOINTS"],
     }
@@ -127,6 +136,7 @@ fn wide_cells(session: &Session, resource: &Resource, message: &v1::Resource) ->
             Spec::Folder
             | Spec::HostingProvider
             | Spec::VpcSubnet { .. }
+            | Spec::Role { .. }
             | Spec::ParametersSet { .. }
             | Spec::Cluster(_),
             _,

@@ -52,8 +52,8 @@ Flags
                                       until Ctrl-C
       --timeout 90s|5m|2h             kc wait gives up then, with exit code 1; 5m when it is not given
 
-In a manifest, folderId, vpcId, vpcSubnetId, parametersSetId and hostingProviderId take names too. Without metadata.id, apply
-looks for a resource of that kind and name in the folder: none is created, one is updated, several ask for the id.
+In a manifest, folderId, vpcId, vpcSubnetId, parametersSetId, postgreSqlId, postgreSqlParametersSetId and hostingProviderId
+take names too. Without metadata.id, apply looks for a resource of that kind and name in the folder: none is created, one is updated, several ask for the id.
 ";
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! such text. Used by `apply`, `edit`, `delete -f` and `get -o yaml`.
 
 use serde::Deserialize as _;
-use shardplane_model::{resource::Kind, state::State};
+use shardplane_model::{engine::EngineKind, resource::Kind, state::State};
 use shardplane_proto::ids::ResourceId;
 
 use super::{
@@ -117,6 +117,8 @@ fn reference(member: &str, owner: Kind) -> Option<Kind> {
         ("vpcId", _) => Some(Kind::Vpc),
         ("vpcSubnetId", _) => Some(Kind::VpcSubnet),
         ("hostingProviderId", _) => Some(Kind::HostingProvider),
+        ("postgreSqlId", _) => Some(Kind::Cluster(EngineKind::Postgres)),
+        ("postgreSqlParametersSetId", _) => Some(Kind::ParametersSet(EngineKind::Postgres)),
         ("parametersSetId", Kind::Cluster(engine)) => Some(Kind::ParametersSet(engine)),
         _ => None,
     }

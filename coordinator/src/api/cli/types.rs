@@ -81,6 +81,8 @@ pub fn aliases(kind: Kind) -> &'static [&'static str] {
         Kind::ParametersSet(EngineKind::Valkey) => &["valkey-paramset", "vk-paramset"],
         Kind::Cluster(EngineKind::Postgres) => &["pg", "postgresql"],
         Kind::ParametersSet(EngineKind::Postgres) => &["pg-paramset"],
+        Kind::Role(EngineKind::Postgres) => &["pg-role"],
+        Kind::Role(EngineKind::Valkey) => &[],
     }
 }
 
@@ -89,7 +91,7 @@ pub fn product(kind: Kind) -> &'static str {
     match kind {
         Kind::Folder | Kind::HostingProvider => "core",
         Kind::Vpc | Kind::VpcSubnet => "network",
-        Kind::Cluster(engine) | Kind::ParametersSet(engine) => engine.name(),
+        Kind::Cluster(engine) | Kind::ParametersSet(engine) | Kind::Role(engine) => engine.name(),
     }
 }
 
@@ -163,6 +165,8 @@ mod tests {
             ("PostgreSql", "postgresql"),
             ("pg-paramset", "postgresql-parameters-set"),
             ("PostgreSqlParametersSet", "postgresql-parameters-set"),
+            ("pg-role", "postgresql-role"),
+            ("postgresqlrole", "postgresql-role"),
             ("vpc", "vpc"),
             ("vpcs", "vpc"),
             ("subnet", "vpc-subnet"),

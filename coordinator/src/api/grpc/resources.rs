@@ -100,6 +100,7 @@ fn misnamed(resource: &v1::Resource) -> Vec<Violation> {
         Some(Body::ValkeyParametersSet(r)) => (&r.api_version, &r.kind, "ValkeyParametersSet"),
         Some(Body::PostgreSql(r)) => (&r.api_version, &r.kind, "PostgreSql"),
         Some(Body::PostgreSqlParametersSet(r)) => (&r.api_version, &r.kind, "PostgreSqlParametersSet"),
+        Some(Body::PostgreSqlRole(r)) => (&r.api_version, &r.kind, "PostgreSqlRole"),
         Some(Body::Vpc(r)) => (&r.api_version, &r.kind, "Vpc"),
         Some(Body::VpcSubnet(r)) => (&r.api_version, &r.kind, "VpcSubnet"),
         Some(Body::Folder(r)) => (&r.api_version, &r.kind, "Folder"),

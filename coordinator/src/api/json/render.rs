@@ -15,6 +15,7 @@ pub fn resource(resource: &v1::Resource) -> Node {
         Some(Body::ValkeyParametersSet(body)) => message("ValkeyParametersSet", body),
         Some(Body::PostgreSql(body)) => message("PostgreSql", body),
         Some(Body::PostgreSqlParametersSet(body)) => message("PostgreSqlParametersSet", body),
+        Some(Body::PostgreSqlRole(body)) => message("PostgreSqlRole", body),
         Some(Body::Vpc(body)) => message("Vpc", body),
         Some(Body::VpcSubnet(body)) => message("VpcSubnet", body),
         Some(Body::Folder(body)) => message("Folder", body),

@@ -8,12 +8,12 @@ use shardplane_proto::v1;
 
 use super::{
     facts::{PostgresFact, fact_of},
-    quorum,
+    quorum, role,
     spec::{PostgresSpec, TlsMode},
 };
 use crate::{
-    engine::{ClusterView, Member},
-    state::Instance,
+    engine::{ClusterView, Member, Secrets},
+    state::{Instance, State},
 };
 
 /// Parameters that hold unless the set says otherwise. A quarter of the memory for the engine's own cache, the rest is the kernel's.
@@ -56,15 +56,21 @@ fn initialises(view: &ClusterView<'_>, instance: &Instance) -> bool {
 }
 
 /// The encoded config of this instance.
-pub fn render(view: &ClusterView<'_>, spec: &PostgresSpec, instance: &Instance, secret: &str) -> Vec<u8> {
+pub fn render(
+    view: &ClusterView<'_>,
+    state: &State,
+    spec: &PostgresSpec,
+    instance: &Instance,
+    secrets: &Secrets,
+) -> Vec<u8> {
     let member = if spec.quorum == instance.group {
         v1::postgres_config::Member::Quorum(v1::PostgresQuorum { forms: forms(view, instance) })
     } else {
-        v1::postgres_config::Member::Data(data(view, spec, instance))
+        v1::postgres_config::Member::Data(data(view, state, spec, instance, secrets))
     };
     v1::PostgresConfig {
         cluster_id: view.resource.id.to_string(),
-        secret: secret.to_owned(),
+        secret: secrets.own.clone(),
         instance_id: instance.id.to_string(),
         ip: instance.ipv4.to_string(),
         voters: quorum::voters(view).map(voter).collect(),
@@ -73,13 +79,29 @@ pub fn render(view: &ClusterView<'_>, spec: &PostgresSpec, instance: &Instance, 
     .encode_to_vec()
 }
 
-fn data(view: &ClusterView<'_>, spec: &PostgresSpec, instance: &Instance) -> v1::PostgresData {
+fn data(
+    view: &ClusterView<'_>,
+    state: &State,
+    spec: &PostgresSpec,
+    instance: &Instance,
+    secrets: &Secrets,
+) -> v1::PostgresData {
     let mut parameters = defaults(instance.footprint.memory_mib);
     parameters.extend(instance.parameters.values.clone());
     let others = view
         .wanted()
         .filter(|other| other.instance.group == instance.group && other.instance.id != instance.id)
         .map(voter);
+    let known = &view.cluster.roles;
+    let roles = role::of_cluster(state, view.resource.id)
+        .filter(|(resource, _)| known.members.contains(&resource.id));
+    let roles = roles
+        .map(|(resource, role)| role.wanted(secrets.roles.get(&resource.id).cloned().unwrap_or_default()))
+        .collect();
+    let dropped = known.dropped.iter().map(|dropped| v1::PostgresRoleDropped {
+        name: dropped.name.clone(),
+        reassign_owned_to: dropped.reassign_owned_to.clone().unwrap_or_default(),
+    });
     v1::PostgresData {
         group_id: instance.group.to_string(),
         group_number: spec.group(instance.group).map_or(0, |group| group.number),
@@ -89,9 +111,9 @@ fn data(view: &ClusterView<'_>, spec: &PostgresSpec, instance: &Instance) -> v1:
         parameters,
         parameters_revision: instance.parameters.revision.0,
         require_tls: spec.tls == TlsMode::Require,
-        roles: Vec::new(),
-        dropped: Vec::new(),
-        roles_revision: 0,
+        roles,
+        dropped: dropped.collect(),
+        roles_revision: known.revision.0,
         repository: None,
         restore: None,
     }

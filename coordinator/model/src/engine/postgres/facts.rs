@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use prost::Message as _;
 use serde::{Deserialize, Serialize};
 use shardplane_proto::{
-    ids::{GroupId, InstanceId},
+    ids::{Generation, GroupId, InstanceId},
     v1,
 };
 
-use super::quorum;
+use super::{quorum, spec::PostgresSpec};
 use crate::engine::{self, ClusterView, Held, InForce, Member, PeerVerdict, Role};
 
 /// What a member last reported.
@@ -241,4 +241,15 @@ pub fn held(view: &ClusterView<'_>) -> BTreeMap<GroupId, Held> {
         Some((group.id, Held { slots: 0, keys: 0, bytes: data.used_bytes }))
     });
     groups.collect()
+}
+
+/// What the coordinator's leader says about roles.
+pub fn roles_told(
+    view: &ClusterView<'_>,
+    spec: &PostgresSpec,
+) -> Option<(Generation, Vec<(String, String)>)> {
+    let coordinator = spec.shard_groups.first()?.id;
+    let (_, report) = leader(view, coordinator)?;
+    let refused = report.refused_roles.iter().map(|refusal| (refusal.name.clone(), refusal.error.clone()));
+    Some((Generation(report.roles_revision), refused.collect()))
 }

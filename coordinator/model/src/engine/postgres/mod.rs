@@ -8,6 +8,7 @@ pub mod moment;
 pub mod parameters;
 pub mod quorum;
 pub mod restarts;
+pub mod role;
 pub mod spec;
 pub mod status;
 pub mod tasks;

@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn timings_obey_patronis_rule_and_only_one_that_initialises_can() {
-        assert!(LOOP_WAIT + 2 * RETRY_TIMEOUT <= TTL);
+        const { assert!(LOOP_WAIT + 2 * RETRY_TIMEOUT <= TTL) };
         let secrets = Secrets::new(&"s".repeat(32), "c").unwrap();
         let config = PostgresConfig { ip: "10.0.0.1".into(), ..PostgresConfig::default() };
         let parameters =
