@@ -4,16 +4,14 @@
 use std::net::IpAddr;
 
 use hkdf::Hkdf;
+use p256::pkcs8::EncodePrivateKey as _;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PKCS_ED25519, SanType, date_time_ymd,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType, date_time_ymd,
 };
 use sha2::Sha256;
 
 use crate::engine::EngineError;
-
-/// Before the 32 bytes of a private key of Ed25519 (RFC 8410, section 7).
-const PKCS8_ED25519: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 
 /// A cluster's secret.
 pub struct Secrets {
@@ -89,15 +87,17 @@ impl Secrets {
     }
 
     fn authority(&self) -> Result<(CertificateParams, KeyPair), EngineError> {
-        let mut der = PKCS8_ED25519.to_vec();
-        der.extend(self.derive("ca")?);
-        let key =
-            KeyPair::from_pkcs8_der_and_sign_algo(&der.as_slice().into(), &PKCS_ED25519).map_err(refused)?;
+        // Not Ed25519: libpq cannot bind a SCRAM login to a certificate that is signed with it.
+        let unusable = || EngineError::Refused("the key of the cluster's CA cannot be derived".to_owned());
+        let key = p256::SecretKey::from_slice(&self.derive("ca")?).map_err(|_| unusable())?;
+        let der = key.to_pkcs8_der().map_err(|_| unusable())?;
+        let key = KeyPair::from_pkcs8_der_and_sign_algo(&der.as_bytes().into(), &PKCS_ECDSA_P256_SHA256)
+            .map_err(refused)?;
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, format!("Shardplane cluster {}", self.cluster));
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        // The same in every guest, whenever it was made.
+        // The same in every guest but for its signature: whoever trusts one trusts what any of them has signed.
         params.serial_number = Some(1.into());
         (params.not_before, params.not_after) = (date_time_ymd(2025, 1, 1), date_time_ymd(2125, 1, 1));
         Ok((params, key))
@@ -129,6 +129,14 @@ impl Secrets {
 mod tests {
     use super::*;
 
+    /// A guest trusts what another has signed, with the CA that it made itself.
+    #[test]
+    fn the_authority_has_the_same_key_in_every_guest() {
+        let of = |cluster: &str| Secrets::new(&"s".repeat(32), cluster).unwrap().authority().unwrap().1;
+        assert_eq!(of("a").public_key_raw(), of("a").public_key_raw());
+        assert_ne!(of("a").public_key_raw(), of("b").public_key_raw());
+    }
+
     #[test]
     fn guests_of_a_cluster_derive_the_same_and_others_do_not() {
         let of = |secret: &str, cluster: &str| Secrets::new(secret, cluster).unwrap();
@@ -139,7 +147,6 @@ mod tests {
         assert_ne!(password(&one, Purpose::Rest), password(&of(&"s".repeat(32), "b"), Purpose::Rest));
         assert_ne!(password(&one, Purpose::Rest), password(&of(&"t".repeat(32), "a"), Purpose::Rest));
         let (mine, theirs) = (one.certificate("10.0.0.1").unwrap(), same.certificate("10.0.0.2").unwrap());
-        assert_eq!(mine.ca, theirs.ca);
         assert_ne!(mine.key, theirs.key);
         assert!(one.certificate("nowhere").is_err());
         assert!(Secrets::new("", "a").is_err());
