@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use shardplane_harness::{Api, ValkeyClient, World, wait_until};
 
-use crate::engine;
+use crate::{engine, ground::Ground};
 
 /// A new ULID as the API writes it.
 pub fn id() -> String {
@@ -73,7 +73,7 @@ pub struct Instance {
 }
 
 impl Instance {
-    fn read(item: &Value) -> Option<Self> {
+    pub(crate) fn read(item: &Value) -> Option<Self> {
         let text = |member: &str| item[member].as_str().map(str::to_owned);
         Some(Self {
             id: text("id")?,
@@ -103,7 +103,7 @@ pub struct Cluster<'w> {
     pub id: String,
     /// The manifest.
     pub manifest: Value,
-    ground: [(&'static str, String); 3],
+    ground: Ground,
 }
 
 fn manifest(shape: &Shape, metadata: &Value, subnet: &str) -> Value {
@@ -125,21 +125,10 @@ impl<'w> Cluster<'w> {
     /// When something is refused.
     pub fn submit(world: &'w World, shape: &Shape) -> Result<(Self, String)> {
         let api = world.api()?;
-        let (folder, vpc, subnet, cluster) = (id(), id(), id(), id());
-        let metadata =
-            |id: &str| json!({"id": id, "name": format!("n{}", &id[id.len() - 8..]), "folderId": folder});
-        let ten = Duration::from_secs(10);
-        api.apply(
-            "folder",
-            &json!({"metadata": {"id": folder, "name": format!("n{folder}")}, "spec": {}}),
-            ten,
-        )?;
-        api.apply("vpc", &json!({"metadata": metadata(&vpc), "spec": {}}), ten)?;
-        let spec = json!({"vpcId": vpc, "ipv4Cidr": "10.20.0.0/24"});
-        api.apply("vpc-subnet", &json!({"metadata": metadata(&subnet), "spec": spec}), ten)?;
-        let manifest = manifest(shape, &metadata(&cluster), &subnet);
+        let ground = Ground::make(&api, "10.20.0.0/24")?;
+        let cluster = id();
+        let manifest = manifest(shape, &ground.metadata(&cluster), &ground.subnet);
         let request = api.submit("valkey", &manifest)?;
-        let ground = [("vpc-subnet", subnet), ("vpc", vpc), ("folder", folder)];
         Ok((Self { world, api, id: cluster, manifest, ground }, request))
     }
 
@@ -152,8 +141,7 @@ impl<'w> Cluster<'w> {
         let mut metadata = self.manifest["metadata"].clone();
         metadata["id"] = cluster.as_str().into();
         metadata["name"] = format!("n{}", &cluster[cluster.len() - 8..]).into();
-        let [(_, subnet), ..] = &self.ground;
-        let manifest = manifest(shape, &metadata, subnet);
+        let manifest = manifest(shape, &metadata, &self.ground.subnet);
         let request = self.api.submit("valkey", &manifest)?;
         let neighbour = Self { id: cluster, manifest, ..self.clone() };
         neighbour.api.settle("valkey", &request, Duration::from_secs(60))?;
@@ -179,10 +167,7 @@ impl<'w> Cluster<'w> {
     pub fn delete(&self) -> Result<Duration> {
         let request = self.api.submit_delete("valkey", &self.id)?;
         let took = self.api.settle("valkey", &request, Duration::from_secs(30))?;
-        for (kind, id) in &self.ground {
-            let request = self.api.submit_delete(kind, id)?;
-            self.api.settle(kind, &request, Duration::from_secs(10))?;
-        }
+        self.ground.remove(&self.api)?;
         Ok(took)
     }
 

@@ -56,6 +56,17 @@ pub fn init_of(instance: &str) -> Result<i32> {
     }
 }
 
+/// A process of an instance's machine by the beginning of its name.
+///
+/// # Errors
+/// When there is none.
+pub fn named(instance: &str, name: &str) -> Result<i32> {
+    let of_it = |pid: &i32| machine_of(*pid).is_some_and(|mark| mark.split('/').nth(1) == Some(instance));
+    let called = |pid: &i32| status_field(*pid, "Name").is_some_and(|known| known.starts_with(name));
+    let found = all()?.into_iter().filter(of_it).find(called);
+    found.with_context(|| format!("no {name} runs in the machine of {instance}"))
+}
+
 /// The engine's process of an instance.
 ///
 /// # Errors

@@ -18,6 +18,6 @@ pub use self::{
     netns::inside,
     valkey::{FindStand, Stand, ValkeyClient},
     wait::wait_until,
-    world::{Cut, Member, World, WorldOptions, bin_dir},
+    world::{Cut, Member, World, WorldOptions, bin_dir, machine_netns},
     writer::{Writer, Written},
 };

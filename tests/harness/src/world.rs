@@ -358,7 +358,8 @@ impl World {
     }
 }
 
-fn machine_netns(run_dir: &Path, host: u32, instance: &str) -> PathBuf {
+/// The file of the network namespace of an instance's machine, in a world with this directory.
+pub fn machine_netns(run_dir: &Path, host: u32, instance: &str) -> PathBuf {
     run_dir.join(format!("h{host}/run/netns/machine-{instance}"))
 }
 

@@ -21,6 +21,7 @@ mod operators_hosts;
 mod parameters;
 mod partitions;
 mod passwords;
+mod postgres;
 mod power;
 mod reshard;
 mod reshard_deaths;

@@ -1,0 +1,179 @@
+//! PostgreSQL clusters: made, written to, losing what they can lose, and whole again, with every acknowledged row.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde_json::json;
+use shardplane_e2e::{PgCluster, Rows, measured, on_stage, process};
+use shardplane_harness::{WorldOptions, wait_until};
+
+/// To be made: five machines, initdb, a copy.
+const MADE: Duration = Duration::from_secs(120);
+/// For a failover by Patroni and everybody to hear of it.
+const FAILOVER: Duration = Duration::from_secs(60);
+/// To be whole again with a new copy and a new voter, after a host was declared lost.
+const REPAIR: Duration = Duration::from_secs(150);
+
+fn world(name: &str, hosts: u32) -> WorldOptions {
+    WorldOptions { hosts, ..WorldOptions::named(name) }
+}
+
+/// A process, a guest, a host: whoever leads next has every acknowledged row.
+#[test]
+fn a_postgres_cluster_outlives_its_leaders_process_guest_and_host() {
+    on_stage(world("pg-loss", 5), |world| {
+        let (cluster, took) = PgCluster::create(world, 1, MADE)?;
+        measured("postgres 1+1 and a quorum: create to stable", took);
+        ensure!(cluster.status()?["nodes"].as_array().map(Vec::len) == Some(2), "{}", cluster.status()?);
+        ensure!(cluster.with_role("voter")?.len() == 3, "{:?}", cluster.instances()?);
+        let rows = Rows::start(&cluster, "rows", &[])?;
+        rows.progresses(50, FAILOVER)?;
+
+        let (leader, _) = cluster.pair()?;
+        process::murder(process::named(&leader.id, "postgres")?)?;
+        rows.progresses(50, FAILOVER)?;
+        measured("postgres: whole again after its postmaster was killed", cluster.wait_whole(FAILOVER)?);
+
+        let (leader, replica) = cluster.pair()?;
+        process::murder(process::init_of(&leader.id)?)?;
+        rows.progresses(50, FAILOVER)?;
+        cluster.wait_whole(FAILOVER)?;
+
+        let (leader, _) = cluster.pair()?;
+        world.kill_host(leader.host)?;
+        rows.progresses(50, FAILOVER)?;
+        measured("postgres: whole again after a leader's host was lost", cluster.wait_whole(REPAIR)?);
+        ensure!(
+            !cluster.instances()?.iter().any(|i| i.host == leader.host),
+            "something is left on the lost host"
+        );
+        ensure!(cluster.with_role("voter")?.len() == 3, "{:?}", cluster.instances()?);
+        let (count, gap) = rows.verify(&cluster, "rows")?;
+        measured(format!("postgres: longest time without a write, of {count} rows, none lost"), gap);
+        drop(replica);
+        cluster.delete()
+    });
+}
+
+/// PG-5: switchover first, then the copy is made elsewhere, and the host is empty.
+#[test]
+fn pg_5_a_drained_host_hands_over_first_and_no_row_is_lost() {
+    on_stage(world("pg-drain", 5), |world| {
+        let (cluster, _) = PgCluster::create(world, 1, MADE)?;
+        let rows = Rows::start(&cluster, "rows", &[])?;
+        rows.progresses(50, FAILOVER)?;
+        let (leader, _) = cluster.pair()?;
+        let hosts = cluster.api.items("hosts", "")?;
+        let name = format!("host-{}", leader.host);
+        let host =
+            hosts.iter().find(|host| host["name"] == name.as_str()).and_then(|host| host["id"].as_str());
+        let id = host.unwrap_or_default();
+        let reply = cluster.api.post(&format!("/api/v1/hosts/{id}:drain"), &json!({"reason": "test"}))?;
+        ensure!(reply.status == 200, "{reply:?}");
+        let empty = || match cluster.instances() {
+            Ok(all) if all.iter().all(|i| i.host != leader.host) => Ok(()),
+            Ok(all) => Err(format!("{all:?}")),
+            Err(error) => Err(format!("{error:#}")),
+        };
+        measured("postgres: a leader's host drained", wait_until("the host being empty", REPAIR, empty)?.1);
+        cluster.wait_whole(REPAIR)?;
+        rows.progresses(20, FAILOVER)?;
+        let (count, gap) = rows.verify(&cluster, "rows")?;
+        measured(
+            format!("postgres: longest time without a write in a drain, of {count} rows, none lost"),
+            gap,
+        );
+        cluster.delete()
+    });
+}
+
+/// PG-10: the password reaches whoever leads; the old one is refused after, and the role is never half-changed.
+#[test]
+fn pg_10_a_password_is_rotated_while_the_leader_fails_over() {
+    on_stage(world("pg-roles", 4), |world| {
+        let (mut cluster, _) = PgCluster::create(world, 1, MADE)?;
+        let (leader, _) = cluster.pair()?;
+        cluster.role["spec"]["password"] = json!("the-new-one");
+        process::freeze(process::named(&leader.id, "postgres")?, true)?;
+        process::murder(process::init_of(&leader.id)?)?;
+        let request = cluster.api.submit("postgresql-role", &cluster.role)?;
+        measured(
+            "postgres: a password rotated in a failover",
+            cluster.api.settle("postgresql-role", &request, FAILOVER)?,
+        );
+        cluster.wait_whole(REPAIR)?;
+        cluster.app(&[])?.batch_execute("SELECT 1")?;
+        let endpoint = cluster.status()?["coordinatorEndpoint"].as_str().unwrap_or_default().to_owned();
+        let refused = cluster.session(&endpoint, "app", "only-for-tests", &[]);
+        ensure!(refused.is_err(), "the old password is still accepted");
+
+        // Another role that owns something goes only when it is said who gets it.
+        cluster.app(&[])?.batch_execute("CREATE TABLE owned (id int)")?;
+        let id = cluster.role["metadata"]["id"].as_str().unwrap_or_default().to_owned();
+        let request = cluster.api.submit_delete("postgresql-role", &id)?;
+        let failed =
+            cluster.api.settle("postgresql-role", &request, FAILOVER).err().map(|error| format!("{error:#}"));
+        ensure!(failed.as_ref().is_some_and(|text| text.contains("reassignOwnedTo")), "{failed:?}");
+        let heir = json!({
+            "apiVersion": "v1", "kind": "PostgreSqlRole",
+            "metadata": {"id": shardplane_e2e::id(), "name": "heir"},
+            "spec": {"postgreSqlId": cluster.id, "login": false},
+        });
+        let request = cluster.api.submit("postgresql-role", &heir)?;
+        cluster.api.settle("postgresql-role", &request, FAILOVER)?;
+        cluster.role["spec"]["reassignOwnedTo"] = json!("heir");
+        let request = cluster.api.submit("postgresql-role", &cluster.role)?;
+        cluster.api.settle("postgresql-role", &request, FAILOVER)?;
+        let request = cluster.api.submit_delete("postgresql-role", &id)?;
+        cluster.api.settle("postgresql-role", &request, FAILOVER)?;
+        ensure!(cluster.session(&endpoint, "app", "the-new-one", &[]).is_err(), "the role is still there");
+        cluster.delete()
+    });
+}
+
+/// Settings: live ones at once, others with a restart that nobody has to order, a refused one in the engine's words.
+#[test]
+fn postgres_settings_come_into_force_and_a_refused_one_is_said() {
+    on_stage(world("pg-settings", 4), |world| {
+        let (mut cluster, _) = PgCluster::create(world, 1, MADE)?;
+        let set = shardplane_e2e::id();
+        let with = |parameters: serde_json::Value| {
+            json!({
+                "apiVersion": "v1", "kind": "PostgreSqlParametersSet",
+                "metadata": {"id": set, "name": "set"}, "spec": {"parameters": parameters},
+            })
+        };
+        let ten = Duration::from_secs(10);
+        cluster.api.apply(
+            "postgresql-parameters-set",
+            &with(json!({"work_mem": "8MB", "max_connections": "120"})),
+            ten,
+        )?;
+        cluster.manifest["spec"]["postgreSqlParametersSetId"] = json!(set);
+        measured("postgres: settings with a restart", cluster.put(REPAIR)?);
+        cluster.wait_whole(REPAIR)?;
+        for instance in cluster.instances()?.into_iter().filter(|i| i.role != "voter") {
+            let mut session = cluster.session(&instance.endpoint, "app", "only-for-tests", &[])?;
+            let shown: String = session.query_one("SHOW max_connections", &[])?.get(0);
+            let memory: String = session.query_one("SHOW work_mem", &[])?.get(0);
+            ensure!((shown.as_str(), memory.as_str()) == ("120", "8MB"), "{instance:?}: {shown} {memory}");
+        }
+        cluster.api.apply("postgresql-parameters-set", &with(json!({"work_mem": "a lot"})), ten)?;
+        let said = || {
+            let status = cluster.status().map_err(|error| format!("{error:#}"))?;
+            let all = status["conditions"].as_array().cloned().unwrap_or_default();
+            let one = all.into_iter().find(|c| c["type"] == "ParametersInSync").unwrap_or_default();
+            let text = one["message"].as_str().unwrap_or_default().to_owned();
+            if one["status"] == "False" && text.contains("invalid value for parameter") {
+                Ok(())
+            } else {
+                Err(text)
+            }
+        };
+        wait_until("the refusal", FAILOVER, said)?;
+        cluster.app(&[])?.batch_execute("SELECT 1")?;
+        cluster.delete()?;
+        cluster.api.submit_delete("postgresql-parameters-set", &set)?;
+        Ok(())
+    });
+}
