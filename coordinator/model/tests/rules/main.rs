@@ -5,3 +5,4 @@ mod api;
 mod create;
 mod in_flight;
 mod modify;
+mod postgres;
