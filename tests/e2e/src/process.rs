@@ -56,15 +56,18 @@ pub fn init_of(instance: &str) -> Result<i32> {
     }
 }
 
-/// A process of an instance's machine by the beginning of its name.
+/// The oldest process of an instance's machine whose name begins so: what an engine has forked comes later.
 ///
 /// # Errors
 /// When there is none.
 pub fn named(instance: &str, name: &str) -> Result<i32> {
-    let of_it = |pid: &i32| machine_of(*pid).is_some_and(|mark| mark.split('/').nth(1) == Some(instance));
+    let space = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let own = space(init_of(instance)?);
     let called = |pid: &i32| status_field(*pid, "Name").is_some_and(|known| known.starts_with(name));
-    let found = all()?.into_iter().filter(of_it).find(called);
-    found.with_context(|| format!("no {name} runs in the machine of {instance}"))
+    let found = all()?.into_iter().filter(called).filter(|pid| space(*pid) == own);
+    found
+        .min_by_key(|pid| start_of(*pid))
+        .with_context(|| format!("no {name} runs in the machine of {instance}"))
 }
 
 /// The engine's process of an instance.
