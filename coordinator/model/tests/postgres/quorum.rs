@@ -78,3 +78,21 @@ fn two_voters_lost_at_once_are_said_and_nothing_new_is_formed() {
     assert!(said.contains("no majority of the quorum serves"), "{said}");
     assert_eq!((world.guests.quorums, world.guests.inits), (1, 1));
 }
+
+/// CIT-6: its machine comes back on the same host with an empty disk. It would vote as one that has never promised anything.
+#[test]
+fn cit_6_a_voter_that_comes_back_without_its_disk_joins_as_somebody_else() {
+    let mut world = World::new(4);
+    world.create(1);
+    world.settle(60);
+    let voter = world.of(Class::Quorum)[0].clone();
+    let was = world.guests.guests[&voter.id].member.clone().unwrap();
+    world.wipe(voter.id);
+    world.run(1);
+    assert_eq!(world.condition("DcsHealthy").status, "False");
+    world.settle(60);
+    let is = world.guests.guests[&voter.id].member.clone().unwrap();
+    assert_ne!(is, was);
+    assert!(world.guests.quorum.members.iter().all(|member| member.id != was && !member.learner));
+    assert_eq!((world.guests.quorum.members.len(), world.guests.quorums), (3, 1));
+}

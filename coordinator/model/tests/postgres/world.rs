@@ -161,6 +161,11 @@ impl World {
         }
     }
 
+    /// A machine comes back without what was on its disk.
+    pub fn wipe(&mut self, instance: InstanceId) {
+        self.guests.remove(instance);
+    }
+
     pub fn drain(&mut self, host: HostId) {
         let drain = Some(DrainMode::KeepSpread);
         let cordon = CordonHost { host, by: user(), reason: "test".to_owned(), until: None, drain };
