@@ -7,6 +7,7 @@ mod maintenance;
 mod operations;
 mod operator;
 mod planning;
+mod postgres;
 mod rest;
 
 use std::{net::SocketAddr, sync::Arc};

@@ -1,7 +1,7 @@
 //! `kc apply -f`: creates and updates what a manifest describes, document by document. In: the text of the file. Out: a line a document,
 //! and with `-w` changes to wait for.
 
-use shardplane_model::state::Scope;
+use shardplane_model::{resource::Kind, state::Scope};
 use shardplane_proto::ids::ResourceId;
 
 use super::{
@@ -113,8 +113,11 @@ fn folder_of(document: &Document) -> Result<Option<ResourceId>, Failure> {
     Ok(id.map_err(|cause| Problem::bad_data(format!("metadata.folderId: {cause}")))?)
 }
 
-/// What `kc get -o yaml` shows has no password: applying it again keeps the one there is.
+/// What `kc get -o yaml` shows has no password: applying it again keeps the one there is. Of a role it is kept whoever asks.
 fn keep_secret(session: &Session, document: &mut Document) {
+    if !matches!(document.kind, Kind::Cluster(_)) {
+        return;
+    }
     let id = document.id().and_then(|id| id.parse().ok());
     let stored =
         id.and_then(|id| session.state.resource(document.kind, id)).and_then(|stored| session.secret(stored));

@@ -11,7 +11,7 @@ use shardplane_proto::v1;
 use super::{Node, descriptor};
 
 /// Members whose value never stands in an error text.
-const SECRET_MEMBERS: [&str; 1] = ["rootPassword"];
+const SECRET_MEMBERS: [&str; 2] = ["rootPassword", "password"];
 
 /// Longest piece of a given value in an error text, characters.
 const SHOWN: usize = 64;

@@ -132,6 +132,10 @@ fn a_secret_is_never_in_a_text() {
         let text = said(valkey(), &format!(r#"{{"spec":{{"rootPassword":{given}}}}}"#)).join("; ");
         assert!(text.starts_with("spec.rootPassword: must be a text in quotes, not a"), "{text}");
         assert!(!text.contains("12345678") && !text.contains("true") && !text.contains("hunter2"), "{text}");
+        let role = Kind::Role(shardplane_model::engine::EngineKind::Postgres);
+        let text = said(role, &format!(r#"{{"spec":{{"password":{given}}}}}"#)).join("; ");
+        assert!(text.starts_with("spec.password: must be a text in quotes, not a"), "{text}");
+        assert!(!text.contains("12345678") && !text.contains("true") && !text.contains("hunter2"), "{text}");
     }
 }
 

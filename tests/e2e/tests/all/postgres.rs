@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Result, ensure};
 use serde_json::json;
 use shardplane_e2e::{PgCluster, Rows, measured, on_stage, process};
 use shardplane_harness::{WorldOptions, wait_until};
@@ -175,5 +175,49 @@ fn postgres_settings_come_into_force_and_a_refused_one_is_said() {
         cluster.delete()?;
         cluster.api.submit_delete("postgresql-parameters-set", &set)?;
         Ok(())
+    });
+}
+
+/// CIT-5: two of three voters hang for a minute while PostgreSQL is healthy. The leader goes on, as it reaches its whole group; the status says so;
+/// when they are back there is no second leader, and no row is lost.
+#[test]
+fn cit_5_a_quorum_that_is_away_for_a_minute_makes_no_second_leader() {
+    on_stage(world("pg-dcs", 4), |world| {
+        let (cluster, _) = PgCluster::create(world, 1, MADE)?;
+        let rows = Rows::start(&cluster, "rows", &[])?;
+        rows.progresses(50, FAILOVER)?;
+        let (leader, _) = cluster.pair()?;
+        let voters: Vec<i32> = cluster
+            .with_role("voter")?
+            .iter()
+            .take(2)
+            .map(|voter| process::named(&voter.id, "etcd"))
+            .collect::<Result<_>>()?;
+        for voter in &voters {
+            process::freeze(*voter, true)?;
+        }
+        let said = || {
+            let status = cluster.status().map_err(|error| format!("{error:#}"))?;
+            let all = status["conditions"].as_array().cloned().unwrap_or_default();
+            let dcs = all.into_iter().find(|c| c["type"] == "DcsHealthy").unwrap_or_default();
+            let text = dcs["message"].as_str().unwrap_or_default().to_owned();
+            if dcs["status"] == "False" && text.contains("goes on because") { Ok(()) } else { Err(text) }
+        };
+        let result = wait_until("the status telling that the quorum is away", FAILOVER, said);
+        // Longer than the leader key lives.
+        let away = result.and_then(|_| rows.progresses(3_000, Duration::from_secs(120)));
+        for voter in &voters {
+            process::freeze(*voter, false)?;
+        }
+        away?;
+        cluster.wait_whole(FAILOVER)?;
+        let (now, _) = cluster.pair()?;
+        ensure!(now.id == leader.id, "{leader:?} was replaced by {now:?}");
+        let (count, gap) = rows.verify(&cluster, "rows")?;
+        measured(
+            format!("postgres: longest time without a write while the quorum was away, of {count} rows"),
+            gap,
+        );
+        cluster.delete()
     });
 }
