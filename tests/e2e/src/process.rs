@@ -56,18 +56,24 @@ pub fn init_of(instance: &str) -> Result<i32> {
     }
 }
 
+/// All processes of an instance's machine.
+///
+/// # Errors
+/// When there is no machine.
+pub fn all_of(instance: &str) -> Result<Vec<i32>> {
+    let space = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let own = space(init_of(instance)?);
+    Ok(all()?.into_iter().filter(|pid| space(*pid) == own).collect())
+}
+
 /// The oldest process of an instance's machine whose name begins so: what an engine has forked comes later.
 ///
 /// # Errors
 /// When there is none.
 pub fn named(instance: &str, name: &str) -> Result<i32> {
-    let space = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
-    let own = space(init_of(instance)?);
     let called = |pid: &i32| status_field(*pid, "Name").is_some_and(|known| known.starts_with(name));
-    let found = all()?.into_iter().filter(called).filter(|pid| space(*pid) == own);
-    found
-        .min_by_key(|pid| start_of(*pid))
-        .with_context(|| format!("no {name} runs in the machine of {instance}"))
+    let found = all_of(instance)?.into_iter().filter(called).min_by_key(|pid| start_of(*pid));
+    found.with_context(|| format!("no {name} runs in the machine of {instance}"))
 }
 
 /// The engine's process of an instance.

@@ -221,3 +221,45 @@ fn cit_5_a_quorum_that_is_away_for_a_minute_makes_no_second_leader() {
         cluster.delete()
     });
 }
+
+/// UBI-8, PG-1: the leader's whole guest hangs, with sessions of clients. Another leads when the key has expired; what the old one takes when it
+/// wakes up is acknowledged to nobody, and it comes back as a replica.
+#[test]
+fn ubi_8_pg_1_a_leader_that_hangs_and_wakes_up_acknowledges_nothing_more() {
+    on_stage(world("pg-hang", 4), |world| {
+        let (cluster, _) = PgCluster::create(world, 1, MADE)?;
+        let rows = Rows::start(&cluster, "rows", &[])?;
+        rows.progresses(50, FAILOVER)?;
+        let (leader, replica) = cluster.pair()?;
+        let mut session = cluster.session(&leader.endpoint, "app", "only-for-tests", &[])?;
+        session.batch_execute("CREATE TABLE late (id int); SET statement_timeout = 0")?;
+        let guest = process::all_of(&leader.id)?;
+        for pid in &guest {
+            process::freeze(*pid, true)?;
+        }
+        // Sent to one that hangs, and read by it when it wakes up.
+        let late = std::thread::spawn(move || session.execute("INSERT INTO late VALUES (1)", &[]).is_ok());
+        let leads = || match cluster.with_role("primary") {
+            Ok(all) if all.iter().any(|i| i.id == replica.id) => Ok(()),
+            Ok(all) => Err(format!("{all:?}")),
+            Err(error) => Err(format!("{error:#}")),
+        };
+        let result = wait_until("the replica leading", FAILOVER, leads);
+        let progress = rows.progresses(50, FAILOVER);
+        // Those of them that the machine's end has taken meanwhile are gone.
+        let woken = guest.iter().filter(|pid| process::freeze(**pid, false).is_ok()).count();
+        let (_, took) = result?;
+        progress?;
+        ensure!(woken > 0, "nothing of the guest was left to wake up");
+        measured("postgres: another leads after the leader's guest hung", took);
+        let acknowledged = late.join().unwrap_or(false);
+        cluster.wait_whole(REPAIR)?;
+        let count: i64 = cluster.app(&[])?.query_one("SELECT count(*) FROM late", &[])?.get(0);
+        ensure!(!acknowledged || count == 1, "a row was acknowledged by a leader of the past and is lost");
+        let (now, _) = cluster.pair()?;
+        ensure!(now.id == replica.id, "{now:?} leads");
+        let (count, gap) = rows.verify(&cluster, "rows")?;
+        measured(format!("postgres: longest time without a write, of {count} rows, none lost"), gap);
+        cluster.delete()
+    });
+}
