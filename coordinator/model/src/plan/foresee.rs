@@ -238,7 +238,8 @@ impl Trial<'_> {
         let gone = self.on_host();
         let groups = self.view.data_groups().count();
         let primaries = gone.iter().filter(|(_, seat)| seat.primary).count();
-        let votes = groups >= 3 && primaries <= most_primaries_on_a_host(groups);
+        let votes = self.view.cluster.engine.has_its_own_lease()
+            || (groups >= 3 && primaries <= most_primaries_on_a_host(groups));
         self.seats.retain(|(_, seat)| !self.hosts.contains(&seat.host));
         let mut down = Vec::new();
         for (id, seat) in gone.iter().filter(|(_, seat)| seat.primary) {

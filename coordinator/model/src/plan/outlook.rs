@@ -6,7 +6,11 @@ use std::collections::BTreeMap;
 use shardplane_proto::ids::{ClusterId, HostId};
 
 use super::draft::Seat;
-use crate::{engine::GroupSpec, state::State, view::spread::most_primaries_on_a_host};
+use crate::{
+    engine::{Class, GroupSpec},
+    state::State,
+    view::spread::most_primaries_on_a_host,
+};
 
 /// How a cluster would be afterwards.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +31,8 @@ pub(super) fn outlook(state: &State, cluster: ClusterId, groups: &[GroupSpec], s
     let name = |host: HostId| {
         state.hosts.get(&host).map_or_else(|| host.to_string(), |host| host.facts.name.clone())
     };
+    // Voters hold nothing that could be beside its copy.
+    let groups: Vec<&GroupSpec> = groups.iter().filter(|group| group.class == Class::Data).collect();
     let mut apart = Vec::new();
     for (index, group) in groups.iter().enumerate() {
         let own = || seats.iter().filter(|seat| seat.group == group.id);

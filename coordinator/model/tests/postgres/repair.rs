@@ -1,6 +1,10 @@
 //! Groups: a lost leader, a drain, replicas added and taken away.
 
-use shardplane_model::engine::Class;
+use shardplane_model::{
+    engine::Class,
+    plan::{Question, foresee},
+    time::Timestamp,
+};
 use shardplane_proto::v1::resource::Body;
 
 use crate::world::{World, cluster};
@@ -79,4 +83,19 @@ fn replicas_come_and_go_one_at_a_time() {
     world.settle(60);
     assert_eq!(world.of(Class::Data).iter().map(|i| i.id).collect::<Vec<_>>(), [leader.id]);
     assert_eq!(world.guests.inits, 1);
+}
+
+/// What `kc plan loss` says before it happens.
+#[test]
+fn the_loss_of_a_leaders_host_is_foreseen_with_its_pause_and_without_a_verdict_on_voters() {
+    let mut world = World::new(5);
+    world.create(1);
+    world.settle(60);
+    let leader = world.leader().unwrap();
+    let now = Timestamp(world.now);
+    let (moves, clusters) = foresee(&world.state, &world.observed, now, leader.host, Question::Loss);
+    assert!(moves.iter().all(|moved| moved.to.is_ok()), "{moves:?}");
+    assert!(clusters[0].outlook.anti_affinity_ok, "{:?}", clusters[0].outlook);
+    assert_eq!(clusters[0].pauses.len(), 1);
+    assert_eq!(clusters[0].pauses[0].milliseconds, 25_000, "{:?}", clusters[0].pauses);
 }

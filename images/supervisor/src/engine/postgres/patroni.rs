@@ -67,6 +67,7 @@ fn number(value: &Value) -> u64 {
 pub fn own(said: &Value, leads: bool, now: u64) -> Own {
     let text = |name: &str| said[name].as_str().unwrap_or_default().to_owned();
     let position = &said["xlog"];
+    let failsafe = said["failsafe_mode_is_active"].as_bool().unwrap_or(false);
     Own {
         state: text("state"),
         role: text("role"),
@@ -77,9 +78,10 @@ pub fn own(said: &Value, leads: bool, now: u64) -> Own {
         system: text("database_system_identifier"),
         version: number(&said["server_version"]),
         pending_restart: said["pending_restart"].as_bool().unwrap_or(false),
-        dcs_answers: now.saturating_sub(number(&said["dcs_last_seen"])) < TTL / 2,
+        // A voter that has lost the others still answers some questions; failsafe mode says that the key cannot be renewed.
+        dcs_answers: now.saturating_sub(number(&said["dcs_last_seen"])) < TTL / 2 && !failsafe,
         paused: said["pause"].as_bool().unwrap_or(false),
-        failsafe: said["failsafe_mode_is_active"].as_bool().unwrap_or(false),
+        failsafe,
     }
 }
 
@@ -191,6 +193,9 @@ mod tests {
         assert!(read.leads && read.dcs_answers && read.pending_restart && !read.failsafe);
         assert_eq!((read.timeline, read.lsn, read.system.as_str()), (3, 100_663_296, "7512"));
         assert!(!own(&said, true, 1_100).dcs_answers);
+        let mut failsafe = said.clone();
+        failsafe["failsafe_mode_is_active"] = true.into();
+        assert!(!own(&failsafe, true, 1_003).dcs_answers && own(&failsafe, true, 1_003).failsafe);
         let group =
             json!({"name": "a", "role": "quorum_standby", "state": "streaming", "timeline": 3, "lag": 0});
         let read = peer(&group);
