@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use shardplane_proto::ids::{RequestId, ResourceId};
 
 use crate::{
-    engine::{ClusterSpec, EngineKind, postgres::role::RoleSpec},
+    engine::{ClusterSpec, EngineKind, RoleSpec},
     net::Cidr,
     state::Sealed,
     time::Timestamp,
@@ -166,9 +166,7 @@ impl Spec {
                 .collect(),
             Spec::VpcSubnet { vpc, .. } => vec![("spec.vpcId".to_owned(), Kind::Vpc, *vpc)],
             Spec::Cluster(spec) => spec.references(),
-            Spec::Role { engine, role } => {
-                vec![("spec.postgreSqlId".to_owned(), Kind::Cluster(*engine), role.cluster)]
-            }
+            Spec::Role { role, .. } => role.references(),
         }
     }
 

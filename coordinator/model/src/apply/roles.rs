@@ -6,7 +6,7 @@ use shardplane_proto::ids::{ClusterId, Generation, ResourceId};
 use super::Step;
 use crate::{
     command::Applied,
-    engine::postgres::role::RoleSpec,
+    engine::RoleSpec,
     refusal::Refusal,
     resource::{ChangeKind, Outcome, Resource, Spec},
     state::{Dropped, Roles, Severity},

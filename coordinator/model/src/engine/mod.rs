@@ -23,6 +23,7 @@ use crate::{
     state::{Footprint, Sealed, Settings},
 };
 
+pub use postgres::role::RoleSpec;
 use silence::silence;
 pub use view::{ClusterView, Headless, Heir, Member, Next, PeerVerdict, Role, Secrets, Step};
 

@@ -9,8 +9,9 @@ use shardplane_proto::{
 
 use super::moment;
 use crate::{
+    engine::EngineKind,
     refusal::Violation,
-    resource::{Resource, Spec},
+    resource::{Kind, Resource, Spec},
     state::{Sealed, State},
     time::Timestamp,
     validate::fields::id_field,
@@ -144,6 +145,11 @@ impl RoleSpec {
             member_of: self.member_of.clone(),
             reassign_owned_to: self.reassign_owned_to.clone(),
         }
+    }
+
+    /// The resources it names, with path and type.
+    pub fn references(&self) -> Vec<(String, Kind, ResourceId)> {
+        vec![("spec.postgreSqlId".to_owned(), Kind::Cluster(EngineKind::Postgres), self.cluster)]
     }
 
     /// What guests are told. `password` in clear.
