@@ -8,6 +8,7 @@ import envelope
 import ground
 import life
 import paging
+import postgres
 import rules
 import secrets_scope
 import wire
@@ -19,6 +20,7 @@ SECTIONS = {
     "secrets": secrets_scope.run,
     "change": change.run,
     "life": life.run,
+    "postgres": postgres.run,
 }
 
 

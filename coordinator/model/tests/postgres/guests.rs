@@ -44,6 +44,8 @@ pub struct Guest {
     pub member: Option<String>,
     pub has_data: bool,
     pub restart_pending: bool,
+    /// What waits for the restart is lower than what runs.
+    pub lowers: bool,
 }
 
 /// The guests of one cluster.
@@ -68,6 +70,7 @@ impl Guests {
             member: None,
             has_data: false,
             restart_pending: false,
+            lowers: false,
         };
         let guest = self.guests.entry(id).or_insert(blank);
         (guest.config, guest.generation) = (config, generation);
@@ -268,6 +271,7 @@ impl Guests {
                     sync_members: group.sync.iter().map(ToString::to_string).collect(),
                     dcs_answers: serves,
                     pending_restart: guest.restart_pending,
+                    lowers_standby_bound: guest.restart_pending && guest.lowers,
                     parameters_revision: data.parameters_revision,
                     roles_revision: data.roles_revision,
                     ..v1::PostgresDataReport::default()

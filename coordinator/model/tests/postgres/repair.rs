@@ -5,7 +5,7 @@ use shardplane_model::{
     plan::{Question, foresee},
     time::Timestamp,
 };
-use shardplane_proto::v1::resource::Body;
+use shardplane_proto::{ids::InstanceId, v1::resource::Body};
 
 use crate::world::{World, cluster};
 
@@ -98,4 +98,32 @@ fn the_loss_of_a_leaders_host_is_foreseen_with_its_pause_and_without_a_verdict_o
     assert!(clusters[0].outlook.anti_affinity_ok, "{:?}", clusters[0].outlook);
     assert_eq!(clusters[0].pauses.len(), 1);
     assert_eq!(clusters[0].pauses[0].milliseconds, 25_000, "{:?}", clusters[0].pauses);
+}
+
+/// Who restarted, in order, when both members wait for a restart.
+fn restarts(lowers: bool) -> (World, Vec<InstanceId>) {
+    let mut world = World::new(5);
+    world.create(1);
+    world.settle(60);
+    let data: Vec<InstanceId> = world.of(Class::Data).into_iter().map(|i| i.id).collect();
+    for id in &data {
+        let guest = world.guests.guests.get_mut(id).unwrap();
+        (guest.restart_pending, guest.lowers) = (true, lowers);
+    }
+    world.settle(60);
+    let mut done: Vec<_> =
+        world.state.tasks.values().filter(|task| task.name.starts_with("restart")).collect();
+    done.sort_by_key(|task| task.created);
+    let order = done.into_iter().map(|task| task.instance).collect();
+    (world, order)
+}
+
+/// A standby does not start with less than its leader has: what is raised is raised there first, what is lowered last.
+#[test]
+fn restarts_for_parameters_go_replica_first_and_for_lowered_ones_leader_first() {
+    for (lowers, leader_at) in [(false, 1), (true, 0)] {
+        let (world, order) = restarts(lowers);
+        assert_eq!(order.len(), 2, "{order:?}");
+        assert_eq!(order[leader_at], world.leader().unwrap().id, "lowers: {lowers}");
+    }
 }
