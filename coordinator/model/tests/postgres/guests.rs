@@ -225,7 +225,6 @@ impl Guests {
                 self.guests.get_mut(&id).unwrap().restart_pending = false;
                 Ok(())
             }
-            Step::Backup(_) | Step::Reinitialise(_) => Ok(()),
         }
     }
 

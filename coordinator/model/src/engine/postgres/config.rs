@@ -105,7 +105,6 @@ fn data(
     v1::PostgresData {
         group_id: instance.group.to_string(),
         group_number: spec.group(instance.group).map_or(0, |group| group.number),
-        distributed: spec.shard_groups.len() > 1,
         initialises: initialises(view, instance),
         others: others.collect(),
         parameters,
@@ -114,7 +113,5 @@ fn data(
         roles,
         dropped: dropped.collect(),
         roles_revision: known.revision.0,
-        repository: None,
-        restore: None,
     }
 }

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use crate::refusal::Violation;
 
 /// Names that the platform sets itself, or that would take a cluster's safety or its replication away.
-const OURS: [&str; 38] = [
+const OURS: [&str; 46] = [
     "allow_alter_system",
+    "allow_system_table_mods",
     "archive_command",
     "archive_library",
     "archive_mode",
@@ -15,12 +16,17 @@ const OURS: [&str; 38] = [
     "cluster_name",
     "config_file",
     "data_directory",
+    "dynamic_library_path",
+    "exit_on_error",
     "external_pid_file",
     "fsync",
     "full_page_writes",
     "hba_file",
     "hot_standby",
     "ident_file",
+    "ignore_checksum_failure",
+    "ignore_invalid_pages",
+    "ignore_system_indexes",
     "listen_addresses",
     "log_destination",
     "log_directory",
@@ -33,7 +39,9 @@ const OURS: [&str; 38] = [
     "port",
     "primary_conninfo",
     "primary_slot_name",
+    "recovery_min_apply_delay",
     "recovery_target_action",
+    "restart_after_crash",
     "restore_command",
     "shared_preload_libraries",
     "ssl",

@@ -132,8 +132,6 @@ pub fn render(view: &ClusterView<'_>, spec: &PostgresSpec, waiting: &[String]) -
     let groups: Vec<_> = spec.shard_groups.iter().map(|group| shard_group(view, &roles, group)).collect();
     let affinity = spread::anti_affinity(view);
     let coordinator = groups.first().and_then(|group| group.primary_endpoint.clone());
-    let restored =
-        view.wanted().filter_map(data_of).map(|data| data.restored_to.clone()).find(|to| !to.is_empty());
     v1::PostgreSqlStatus {
         port: i32::try_from(PORT).unwrap_or(i32::MAX),
         connection_uri: coordinator.as_ref().map(|endpoint| {
@@ -151,7 +149,6 @@ pub fn render(view: &ClusterView<'_>, spec: &PostgresSpec, waiting: &[String]) -
             .map(|member| node(view, spec, &roles, member))
             .collect(),
         shard_groups: groups,
-        restored_to: restored,
         conditions: vec![
             conditions::members_answer(view),
             conditions::parameters_in_sync(view),

@@ -37,7 +37,6 @@ pub fn raises(payload: &[u8]) -> bool {
 enum Changes {
     Membership,
     Leadership,
-    Archive,
 }
 
 fn changes(payload: &[u8]) -> Option<Changes> {
@@ -45,8 +44,7 @@ fn changes(payload: &[u8]) -> Option<Changes> {
         Body::AddLearner(_) | Body::Join(_) | Body::Promote(_) | Body::RemoveVoter(_) => {
             Some(Changes::Membership)
         }
-        Body::Switchover(_) | Body::RestartEngine(_) | Body::Reinitialise(_) => Some(Changes::Leadership),
-        Body::Backup(_) => Some(Changes::Archive),
+        Body::Switchover(_) | Body::RestartEngine(_) => Some(Changes::Leadership),
     }
 }
 

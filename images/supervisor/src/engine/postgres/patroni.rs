@@ -168,14 +168,6 @@ impl Patroni {
         let body = json!({"restart_pending": true});
         self.service.ask_within(within, Method::POST, "/restart", Some(body)).await?.ok().map(drop)
     }
-
-    /// Makes a replica's copy anew.
-    ///
-    /// # Errors
-    /// Patroni's own text.
-    pub async fn reinitialise(&self) -> Result<(), EngineError> {
-        self.service.ask(Method::POST, "/reinitialize", Some(json!({"force": true}))).await?.ok().map(drop)
-    }
 }
 
 #[cfg(test)]

@@ -20,15 +20,9 @@ pub fn deadline(step: Option<&Step>) -> Duration {
     match step {
         Some(Step::Switchover(_)) => SWITCHOVER + Duration::from_secs(5),
         Some(Step::RestartEngine(_)) => RESTART + Duration::from_secs(5),
-        Some(
-            Step::AddLearner(_)
-            | Step::Join(_)
-            | Step::Promote(_)
-            | Step::RemoveVoter(_)
-            | Step::Backup(_)
-            | Step::Reinitialise(_),
-        )
-        | None => Duration::from_secs(15),
+        Some(Step::AddLearner(_) | Step::Join(_) | Step::Promote(_) | Step::RemoveVoter(_)) | None => {
+            Duration::from_secs(15)
+        }
     }
 }
 
@@ -68,12 +62,9 @@ impl Data {
                 self.patroni.switchover(&leader, Some(own), SWITCHOVER).await
             }
             Step::RestartEngine(_) => self.patroni.restart_pending(RESTART).await,
-            Step::Reinitialise(_) => self.patroni.reinitialise().await,
-            Step::AddLearner(_)
-            | Step::Join(_)
-            | Step::Promote(_)
-            | Step::RemoveVoter(_)
-            | Step::Backup(_) => Err(refuse_task("a member that holds data")),
+            Step::AddLearner(_) | Step::Join(_) | Step::Promote(_) | Step::RemoveVoter(_) => {
+                Err(refuse_task("a member that holds data"))
+            }
         }
     }
 

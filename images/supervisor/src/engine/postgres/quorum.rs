@@ -116,9 +116,7 @@ impl Quorum {
             }
             Step::Promote(task) => self.etcd.promote(&task.member_id).await,
             Step::RemoveVoter(task) => self.etcd.remove(&task.member_id).await,
-            Step::Switchover(_) | Step::Backup(_) | Step::Reinitialise(_) | Step::RestartEngine(_) => {
-                Err(refuse_task("a voter"))
-            }
+            Step::Switchover(_) | Step::RestartEngine(_) => Err(refuse_task("a voter")),
         }
     }
 }
@@ -150,7 +148,9 @@ impl Engine for Quorum {
 
     fn report(&self) -> BoxFuture<'_, Result<Report, EngineError>> {
         Box::pin(async move {
-            let report = if blank() { Etcd::blank() } else { self.etcd.report().await? };
+            // One that forms the quorum or joins it has nothing to be told, though its disk is blank for another moment.
+            let waits = self.members()?.is_none();
+            let report = if waits { Etcd::blank() } else { self.etcd.report().await? };
             let read_only = !report.serves;
             let mut meaning = report.clone();
             meaning.db_bytes = 0;

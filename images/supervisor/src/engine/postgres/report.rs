@@ -132,8 +132,6 @@ impl Data {
             settings::shortfall(&client, data, &refused).await?;
         (report.unapplied_parameters, report.lowers_standby_bound) = (unapplied, lowers_standby_bound);
         report.parameters_revision = data.parameters_revision;
-        let query = "SELECT 1 FROM pg_available_extensions WHERE name = 'citus'";
-        report.citus_available = client.query_opt(query, &[]).await.map_err(engine_error)?.is_some();
         memory.client = Some(client);
         Ok(())
     }
