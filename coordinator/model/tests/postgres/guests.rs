@@ -53,6 +53,10 @@ pub struct Guest {
 pub struct Guests {
     pub guests: BTreeMap<InstanceId, Guest>,
     pub quorum: Quorum,
+    /// Whom the first member began with.
+    founders: BTreeSet<String>,
+    /// Voters that are not up yet, though their hosts are.
+    pub slow: BTreeSet<InstanceId>,
     pub groups: BTreeMap<GroupId, Group>,
     /// How often a database was made anew.
     pub inits: u32,
@@ -109,14 +113,14 @@ impl Guests {
     pub fn live(&mut self, up: &BTreeSet<InstanceId>) {
         let ids: Vec<InstanceId> = self.guests.keys().copied().filter(|id| up.contains(id)).collect();
         for id in &ids {
-            let forms = self.quorum_config(*id).is_some_and(|quorum| quorum.forms);
-            if !forms || self.guests[id].member.is_some() {
+            let founders = self.quorum_config(*id).map(|quorum| quorum.founders.clone()).unwrap_or_default();
+            if founders.is_empty() || self.slow.contains(id) || self.guests[id].member.is_some() {
                 continue;
             }
-            let config = self.guests[id].config.clone();
             if self.quorum.members.is_empty() {
                 self.quorums += 1;
-                let voters = config.voters.iter().enumerate().map(|(n, voter)| Entry {
+                self.founders = founders.iter().map(|one| one.instance_id.clone()).collect();
+                let voters = founders.iter().enumerate().map(|(n, voter)| Entry {
                     id: format!("{n:x}"),
                     ip: voter.ip.clone(),
                     instance: voter.instance_id.clone(),
@@ -124,6 +128,9 @@ impl Guests {
                 });
                 self.quorum = Quorum { members: voters.collect(), next: 100 };
             }
+            // Whoever begins with others than the first did ends up in another quorum.
+            let same = founders.iter().all(|one| self.founders.contains(&one.instance_id));
+            assert!(same && founders.len() == self.founders.len(), "{founders:?} is not {:?}", self.founders);
             let own = self.quorum.members.iter().find(|member| member.instance == id.to_string());
             let own = own.map(|member| member.id.clone());
             self.guests.get_mut(id).unwrap().member = own;

@@ -96,3 +96,23 @@ fn cit_6_a_voter_that_comes_back_without_its_disk_joins_as_somebody_else() {
     assert!(world.guests.quorum.members.iter().all(|member| member.id != was && !member.learner));
     assert_eq!((world.guests.quorum.members.len(), world.guests.quorums), (3, 1));
 }
+
+/// A host is lost before its voter ever started, and another voter takes its place while a third one is slow to start: all that begin a quorum
+/// begin it with the same members.
+#[test]
+fn a_voter_that_was_replaced_before_the_cluster_served_joins_what_the_others_formed() {
+    let mut world = World::new(5);
+    world.create(1);
+    world.run(1);
+    let voters = world.of(Class::Quorum);
+    let leader = world.of(Class::Data)[0].host;
+    let lost = voters.iter().find(|voter| voter.host != leader).unwrap();
+    let slow = voters.iter().find(|voter| voter.id != lost.id).unwrap();
+    world.guests.slow.insert(slow.id);
+    world.lose(lost.host);
+    world.run(40);
+    assert!(!world.of(Class::Quorum).iter().any(|voter| voter.id == lost.id), "its place is taken");
+    world.guests.slow.clear();
+    world.settle(120);
+    assert_eq!((world.guests.quorum.members.len(), world.guests.quorums), (3, 1));
+}

@@ -40,11 +40,16 @@ fn voter(member: &Member<'_>) -> v1::PostgresVoter {
     v1::PostgresVoter { instance_id: member.instance.id.to_string(), ip: member.instance.ipv4.to_string() }
 }
 
-/// Whether this voter, blank, forms the quorum with the others: it is one of those that the cluster began with, and the cluster never served.
-/// One that came later joins what the others formed.
-fn forms(view: &ClusterView<'_>, instance: &Instance) -> bool {
+/// With whom this voter, blank, forms the quorum: those that the cluster began with, while it never served; also who is let go by now, because
+/// all have to begin with the same. One that came later joins what the others formed.
+fn founders(view: &ClusterView<'_>, instance: &Instance) -> Vec<v1::PostgresVoter> {
     let first = quorum::voters(view).map(|voter| voter.instance.created).min();
-    !view.cluster.formed && Some(instance.created) == first
+    if view.cluster.formed || Some(instance.created) != first {
+        return Vec::new();
+    }
+    let founded =
+        |member: &&Member<'_>| quorum::is_of(view, member) && Some(member.instance.created) == first;
+    view.members.iter().filter(founded).map(voter).collect()
 }
 
 /// Whether this member may make a new database: it begins its group, and no other has one.
@@ -64,7 +69,7 @@ pub fn render(
     secrets: &Secrets,
 ) -> Vec<u8> {
     let member = if spec.quorum == instance.group {
-        v1::postgres_config::Member::Quorum(v1::PostgresQuorum { forms: forms(view, instance) })
+        v1::postgres_config::Member::Quorum(v1::PostgresQuorum { founders: founders(view, instance) })
     } else {
         v1::postgres_config::Member::Data(data(view, state, spec, instance, secrets))
     };

@@ -40,7 +40,7 @@ const REMOVED: &str = "removed from the cluster";
 /// etcd under one config.
 pub struct Quorum {
     config: PostgresConfig,
-    forms: bool,
+    founders: Vec<PostgresVoter>,
     certificate: Certificate,
     etcd: Etcd,
 }
@@ -61,7 +61,7 @@ impl Quorum {
         let secrets = Secrets::new(&config.secret, &config.cluster_id)?;
         let certificate = secrets.certificate(&config.ip)?;
         let etcd = Etcd::new(Service::new(format!("https://{}:{PORT}", config.ip), &certificate, None)?);
-        Ok(Self { forms: quorum.forms, certificate, etcd, config })
+        Ok(Self { founders: quorum.founders.clone(), certificate, etcd, config })
     }
 
     /// The members to start with: none when it has to wait for them.
@@ -71,8 +71,8 @@ impl Quorum {
             return Ok(Some((told, "existing")));
         }
         // With data the list is not looked at.
-        let starts = self.forms || !blank();
-        Ok(starts.then(|| (peers(&self.config.voters), "new")))
+        let starts = !self.founders.is_empty() || !blank();
+        Ok(starts.then(|| (peers(&self.founders), "new")))
     }
 
     fn conf(&self, members: &str, state: &str) -> String {
@@ -210,7 +210,7 @@ impl Engine for Quorum {
         tracing::warn!("etcd was removed from its quorum: its data are dropped");
         fs::remove_dir_all(DATA_DIR).ok()?;
         let _ = fs::remove_file(JOIN);
-        let quorum = PostgresQuorum { forms: false };
+        let quorum = PostgresQuorum { founders: Vec::new() };
         let engine: Arc<dyn Engine> = Arc::new(Self::new(self.config.clone(), &quorum).ok()?);
         Some(engine)
     }
