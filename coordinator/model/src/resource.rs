@@ -273,6 +273,19 @@ impl Resource {
         }
     }
 
+    /// The role, when it is one.
+    pub fn role(&self) -> Option<&RoleSpec> {
+        match &self.spec {
+            Spec::Role { role, .. } => Some(role),
+            Spec::Folder
+            | Spec::HostingProvider
+            | Spec::Vpc { .. }
+            | Spec::VpcSubnet { .. }
+            | Spec::Cluster(_)
+            | Spec::ParametersSet { .. } => None,
+        }
+    }
+
     /// Whether a delete is being carried out.
     pub fn deleting(&self) -> bool {
         self.change.kind == ChangeKind::Delete

@@ -17,7 +17,7 @@ use shardplane_harness::{Api, World, inside, wait_until};
 
 use crate::{cluster::Instance, ground::Ground, id};
 
-/// Longest for a statement of a story: longer than a failover takes.
+/// Longest to connect; then the next try may find another leader.
 const CONNECT: Duration = Duration::from_secs(2);
 
 /// A cluster of one shard group with a role to log in with.

@@ -187,15 +187,7 @@ impl Step<'_> {
             return Ok(Applied::Unchanged);
         };
         let is_cluster = resource.cluster_spec().is_some();
-        let role = match &resource.spec {
-            Spec::Role { role, .. } => Some(role.clone()),
-            Spec::Folder
-            | Spec::HostingProvider
-            | Spec::Vpc { .. }
-            | Spec::VpcSubnet { .. }
-            | Spec::Cluster(_)
-            | Spec::ParametersSet { .. } => None,
-        };
+        let role = resource.role().cloned();
         let lasts = is_cluster || role.is_some();
         self.finish_request(resource.change.request, &resource, "the resource was deleted meanwhile");
         resource.change = Change {

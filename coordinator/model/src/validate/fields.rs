@@ -1,6 +1,6 @@
 //! Single fields. In: what the message holds. Out: a typed value, or a violation with the field's path. Used by the parsers of specs.
 
-use std::str::FromStr;
+use std::{ops::RangeInclusive, str::FromStr};
 
 use shardplane_proto::ids::NotAnId;
 
@@ -41,4 +41,23 @@ pub fn text_field(path: &str, value: Option<&str>, longest: usize, wrong: &mut V
         wrong.push(Violation::new(path, format!("has 1 to {longest} bytes without spaces")));
     }
     text.to_owned()
+}
+
+/// A whole number in a range that has no default; what is out of it counts as it is, or as 0 below that.
+pub fn count(
+    path: &str,
+    value: Option<i32>,
+    allowed: RangeInclusive<i32>,
+    wrong: &mut Vec<Violation>,
+) -> u32 {
+    let Some(value) = required(path, value, wrong) else { return 0 };
+    if !allowed.contains(&value) {
+        let range = if *allowed.end() == i32::MAX {
+            format!("is {value}; allowed is {} and more", allowed.start())
+        } else {
+            format!("is {value}; allowed is {} to {}", allowed.start(), allowed.end())
+        };
+        wrong.push(Violation::new(path, range));
+    }
+    u32::try_from(value).unwrap_or(0)
 }

@@ -11,7 +11,7 @@ use super::moment;
 use crate::{
     engine::EngineKind,
     refusal::Violation,
-    resource::{Kind, Resource, Spec},
+    resource::{Kind, Resource},
     state::{Sealed, State},
     time::Timestamp,
     validate::fields::id_field,
@@ -173,15 +173,7 @@ pub fn of_cluster(state: &State, cluster: ResourceId) -> impl Iterator<Item = (&
     let members = known.into_iter().flat_map(|known| known.roles.members.iter().copied());
     members.chain(dropped()).filter_map(|id| {
         let resource = state.resources.get(&id)?;
-        match &resource.spec {
-            Spec::Role { role, .. } => Some((resource, role)),
-            Spec::Folder
-            | Spec::HostingProvider
-            | Spec::Vpc { .. }
-            | Spec::VpcSubnet { .. }
-            | Spec::Cluster(_)
-            | Spec::ParametersSet { .. } => None,
-        }
+        Some((resource, resource.role()?))
     })
 }
 

@@ -16,7 +16,7 @@ use crate::{
     resource::Kind,
     state::{Footprint, Sealed, Settings},
     time::Timestamp,
-    validate::fields::{id_field, required, text_field},
+    validate::fields::{count, id_field, text_field},
 };
 
 /// A shard group as the user wants it.
@@ -92,24 +92,6 @@ pub struct PostgresSpec {
     pub next_number: u32,
     /// The cluster's own secret, sealed with the resource's id; its guests derive passwords and certificates from it.
     pub secret: Sealed,
-}
-
-fn count(
-    path: &str,
-    value: Option<i32>,
-    allowed: std::ops::RangeInclusive<i32>,
-    wrong: &mut Vec<Violation>,
-) -> u32 {
-    let Some(value) = required(path, value, wrong) else { return 0 };
-    if !allowed.contains(&value) {
-        let range = if *allowed.end() == i32::MAX {
-            format!("is {value}; allowed is {} and more", allowed.start())
-        } else {
-            format!("is {value}; allowed is {} to {}", allowed.start(), allowed.end())
-        };
-        wrong.push(Violation::new(path, range));
-    }
-    u32::try_from(value).unwrap_or(0)
 }
 
 fn fits_a_name(name: &str) -> bool {

@@ -14,7 +14,7 @@ use crate::{
     refusal::Violation,
     resource::Kind,
     state::Sealed,
-    validate::fields::{id_field, required, text_field},
+    validate::fields::{count, id_field, required, text_field},
 };
 
 /// A shard as the user wants it.
@@ -67,20 +67,6 @@ fn check_password(password: &str, wrong: &mut Vec<Violation>) {
             "holds a line break or another control character; those are not allowed",
         ));
     }
-}
-
-fn count(
-    path: &str,
-    value: Option<i32>,
-    allowed: std::ops::RangeInclusive<i32>,
-    wrong: &mut Vec<Violation>,
-) -> u32 {
-    let Some(value) = required(path, value, wrong) else { return 0 };
-    if !allowed.contains(&value) {
-        let range = format!("is {value}; allowed is {} to {}", allowed.start(), allowed.end());
-        wrong.push(Violation::new(path, range));
-    }
-    u32::try_from(value).unwrap_or(0)
 }
 
 fn shards(given: &[v1::ValkeyShardSpec], wrong: &mut Vec<Violation>) -> Vec<Shard> {
