@@ -52,11 +52,7 @@ pub fn count(
 ) -> u32 {
     let Some(value) = required(path, value, wrong) else { return 0 };
     if !allowed.contains(&value) {
-        let range = if *allowed.end() == i32::MAX {
-            format!("is {value}; allowed is {} and more", allowed.start())
-        } else {
-            format!("is {value}; allowed is {} to {}", allowed.start(), allowed.end())
-        };
+        let range = format!("is {value}; allowed is {} to {}", allowed.start(), allowed.end());
         wrong.push(Violation::new(path, range));
     }
     u32::try_from(value).unwrap_or(0)
