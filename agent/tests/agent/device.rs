@@ -5,7 +5,11 @@ use std::{fs, io::Write as _, os::unix::fs::symlink};
 use shardplane_harness::{LoopDevice, coordinator::Coordinator};
 use shardplane_proto::v1::MachineState;
 
-use crate::{ID, engine, host::Host, is, on_a_host, spec};
+use crate::{
+    ID, engine,
+    host::{Host, valkey},
+    is, on_a_host, spec,
+};
 
 #[test]
 fn a_machine_in_namespaces_has_its_volume_on_a_device() {
@@ -25,7 +29,7 @@ async fn scenario(host: &mut Host) {
     host.start_agent();
     let (hello, mut session) = coordinator.session().await;
     assert_eq!(hello.capacity.unwrap().disk_gib, 1, "what the devices have is what is offered");
-    let digest = hello.images.iter().find(|image| image.engine == "valkey").unwrap().digest.clone();
+    let digest = valkey(&hello);
     session.spec(spec(2, 1, &digest, 1)).await;
     session.report("it runs", |report| is(report, MachineState::Running)).await;
     engine(&mut session).await;

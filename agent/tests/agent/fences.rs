@@ -22,7 +22,7 @@ use shardplane_proto::v1::{self, MachineState};
 
 use crate::{
     ID, engine_runs,
-    host::{Host, eventually},
+    host::{Host, eventually, valkey},
     id, machine, on_a_host, spec,
 };
 
@@ -133,7 +133,7 @@ fn a_fenced_machine_stays_stopped_and_cut_off_over_deaths_of_the_agent() {
         host.configure(coordinator.address);
         host.start_agent();
         let (hello, mut session) = coordinator.session().await;
-        let digest = hello.images.first().unwrap().digest.clone();
+        let digest = valkey(&hello);
         session.spec(spec(1, 1, &digest, 2)).await;
         eventually("both run", || host.machines().len() == 2 && reaches(host, 6379));
         let both = host.machines();
@@ -180,7 +180,7 @@ fn a_port_that_a_lease_cut_stays_cut_over_deaths_of_the_agent() {
         host.configure(coordinator.address);
         host.start_agent();
         let (hello, session) = coordinator.session().await;
-        let digest = hello.images.first().unwrap().digest.clone();
+        let digest = valkey(&hello);
         // Machine 2 is fenced throughout, so that every life of the agent has something to do in the network.
         let leased = |generation| {
             let mut leased = spec(1, generation, &digest, 3);
@@ -262,7 +262,7 @@ fn a_host_that_was_suspended_beyond_its_lease_takes_no_writes_when_it_wakes() {
         host.configure(coordinator.address);
         host.start_agent();
         let (hello, session) = coordinator.session().await;
-        let digest = hello.images.first().unwrap().digest.clone();
+        let digest = valkey(&hello);
         let lost_after_ms = u64::try_from(LEASE.as_millis()).unwrap();
         session.say(v1::to_host::Body::Welcome(v1::Welcome { term: 1, lost_after_ms })).await;
         let leased = |generation| {

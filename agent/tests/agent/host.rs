@@ -19,7 +19,7 @@ use nix::{
 };
 
 use shardplane_harness::coordinator::TOKEN;
-use shardplane_proto::ids::InstanceId;
+use shardplane_proto::{ids::InstanceId, v1};
 
 const AGENT: &str = env!("CARGO_BIN_EXE_shardplane-agent");
 
@@ -32,6 +32,11 @@ pub fn cannot_run() -> Option<&'static str> {
         return Some("needs the image of images/build valkey");
     }
     None
+}
+
+/// The digest of the image that the tests boot; a host may have others too.
+pub fn valkey(hello: &v1::HostHello) -> String {
+    hello.images.iter().find(|image| image.engine == "valkey").unwrap().digest.clone()
 }
 
 /// Where `images/build valkey [--out DIR]` put its image; `SHARDPLANE_IMAGES` names another DIR than its default.

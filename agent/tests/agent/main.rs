@@ -23,7 +23,7 @@ use shardplane_proto::{
     v1::{self, EngineState, MachineState},
 };
 
-use crate::host::{Host, eventually};
+use crate::host::{Host, eventually, valkey};
 
 const ID: InstanceId = id(0);
 
@@ -122,7 +122,7 @@ async fn scenario(host: &mut Host) {
     host.start_agent();
     let (hello, mut session) = coordinator.session().await;
     assert_eq!((hello.name.as_str(), hello.vmm.as_str()), ("host-of-the-test", "namespace"));
-    let digest = hello.images.iter().find(|image| image.engine == "valkey").unwrap().digest.clone();
+    let digest = valkey(&hello);
     assert!(session.report("full", |report| report.full).await.instances.is_empty());
 
     session.spec(spec(2, 1, &digest, 1)).await;
@@ -202,7 +202,7 @@ fn a_machine_that_does_not_stop_in_order_is_killed() {
         host.configure(coordinator.address);
         host.start_agent();
         let (hello, mut session) = coordinator.session().await;
-        let digest = hello.images.first().unwrap().digest.clone();
+        let digest = valkey(&hello);
         session.spec(spec(1, 1, &digest, 1)).await;
         engine(&mut session).await;
         kill(Pid::from_raw(host.machines()[0]), Signal::SIGSTOP).unwrap();
@@ -224,7 +224,7 @@ fn a_kill_at_any_moment_of_a_start_leaves_one_machine_at_most() {
         for round in 0..12u64 {
             host.start_agent();
             let (hello, session) = coordinator.session().await;
-            let digest = hello.images.first().unwrap().digest.clone();
+            let digest = valkey(&hello);
             session.spec(spec(1, 2 * round + 1, &digest, 1)).await;
             tokio::time::sleep(Duration::from_millis(round * 15)).await;
             host.end_agent(Signal::SIGKILL);
@@ -252,7 +252,7 @@ fn many_machines_are_adopted_and_go_together() {
         host.configure(coordinator.address);
         host.start_agent();
         let (hello, session) = coordinator.session().await;
-        let digest = hello.images.first().unwrap().digest.clone();
+        let digest = valkey(&hello);
         session.spec(spec(1, 1, &digest, MANY)).await;
         eventually("all run", || host.machines().len() == MANY);
         let machines = host.machines();
@@ -283,7 +283,7 @@ fn a_full_disk_is_told_and_kills_nothing() {
         host.limit_state("size=96m");
         host.start_agent();
         let (hello, mut session) = coordinator.session().await;
-        let digest = hello.images.first().unwrap().digest.clone();
+        let digest = valkey(&hello);
         session.spec(spec(1, 1, &digest, 1)).await;
         engine(&mut session).await;
         let machines = host.machines();
@@ -332,7 +332,7 @@ fn a_host_that_comes_back_waits_for_the_new_spec() {
         host.configure(coordinator.address);
         host.start_agent();
         let (hello, mut session) = coordinator.session().await;
-        let digest = hello.images.first().unwrap().digest.clone();
+        let digest = valkey(&hello);
         let lost_after = Duration::from_secs(3);
         let lost_after_ms = u64::try_from(lost_after.as_millis()).unwrap();
         session.say(v1::to_host::Body::Welcome(v1::Welcome { term: 1, lost_after_ms })).await;

@@ -144,7 +144,7 @@ fn kernel(name: &str) -> String {
 fn image() -> anyhow::Result<String> {
     let files = fs::read_dir(IMAGES).context("read the folder of the images")?;
     let mut paths = files.filter_map(|file| file.ok()?.path().into_os_string().into_string().ok());
-    paths.find(|path| path.ends_with(".erofs")).context("there is no image")
+    paths.find(|path| path.contains("/valkey-") && path.ends_with(".erofs")).context("there is no image")
 }
 
 fn listen_to(link: &UnixStream) -> anyhow::Result<Receiver<from_guest::Body>> {

@@ -58,6 +58,10 @@ const OURS: [&str; 46] = [
 /// Beginnings of names that are all the platform's.
 const OUR_FAMILIES: [&str; 5] = ["ssl_", "recovery_target", "krb_", "syslog_", "citus."];
 
+/// Whole numbers that Patroni hands to PostgreSQL itself: below the least one it takes its own default without a word.
+const NUMBERS: [(&str, u32); 3] =
+    [("max_connections", 25), ("max_locks_per_transaction", 32), ("max_worker_processes", 2)];
+
 /// Longest value in bytes.
 const LONGEST_VALUE: usize = 1_000;
 /// Most parameters of a set.
@@ -89,6 +93,12 @@ pub fn check(parameters: &BTreeMap<String, String>) -> Vec<Violation> {
             || OUR_FAMILIES.iter().any(|family| name.starts_with(family))
         {
             wrong.push(Violation::new(path, "is set by the platform and cannot be set here"));
+        } else if let Some((_, least)) = NUMBERS.iter().find(|(number, _)| number == name) {
+            let number = value.parse::<u32>().ok().filter(|number| number.to_string() == *value);
+            if number.is_none_or(|number| number < *least) {
+                let text = format!("is {value:?}; it is a whole number from {least}");
+                wrong.push(Violation::new(path, text));
+            }
         } else if value.len() > LONGEST_VALUE || value.chars().any(char::is_control) {
             let text = format!("has at most {LONGEST_VALUE} bytes and no control characters in its value");
             wrong.push(Violation::new(path, text));
@@ -118,6 +128,9 @@ mod tests {
         }
         for name in ["", "Work_Mem", "a.b.c", "work mem", "1x", "x'; drop", "a..b"] {
             assert_eq!(one(name, "1"), 1, "{name}");
+        }
+        for (value, wrong) in [("100", 0), ("24", 1), ("0120", 1), ("many", 1), ("", 1)] {
+            assert_eq!(one("max_connections", value), wrong, "{value}");
         }
         assert_eq!(one("work_mem", "1\n2"), 1);
         assert_eq!(one("work_mem", &"x".repeat(1_001)), 1);

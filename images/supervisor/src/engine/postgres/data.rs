@@ -16,9 +16,10 @@ use super::{
     client::Service,
     conf, open,
     patroni::Patroni,
-    perform, refuse_task,
+    perform, read, refuse_task,
     report::Memory,
     secrets::{Certificate, Purpose, Secrets},
+    work::Work,
 };
 use crate::engine::{
     Done, ENGINE_UID, Engine, EngineError, Hold, Launch, Report, Stop,
@@ -37,13 +38,14 @@ pub struct Data {
     pub(super) patroni: Patroni,
     pub(super) superuser: String,
     pub(super) memory: Mutex<Memory>,
+    pub(super) work: Arc<Work>,
     certificate: Certificate,
     secrets: Secrets,
 }
 
 impl Data {
-    /// Takes a config in.
-    pub fn new(config: PostgresConfig, data: PostgresData) -> Result<Self, EngineError> {
+    /// Takes a config in; `work` is what a member under an earlier one has done, and is at.
+    pub fn new(config: PostgresConfig, data: PostgresData, work: Arc<Work>) -> Result<Self, EngineError> {
         let secrets = Secrets::new(&config.secret, &config.cluster_id)?;
         let certificate = secrets.certificate(&config.ip)?;
         let rest = (conf::REST_USER.to_owned(), secrets.password(Purpose::Rest)?);
@@ -51,7 +53,7 @@ impl Data {
         let patroni = Patroni::new(Service::new(base, &certificate, Some(rest))?);
         let superuser = secrets.password(Purpose::Superuser)?;
         let memory = Mutex::new(Memory::default());
-        Ok(Self { config, data, patroni, superuser, memory, certificate, secrets })
+        Ok(Self { config, data, patroni, superuser, memory, work, certificate, secrets })
     }
 
     fn write_conf(&self) -> Result<(), EngineError> {
@@ -66,6 +68,11 @@ impl Engine for Data {
         directory(Path::new("/data/log"), 0o755, 0)?;
         certificate_files(&self.certificate)?;
         self.write_conf()?;
+        // Values are judged by writing them there; whoever ended in the middle has left some.
+        let judged = Path::new(conf::DATA_DIR).join("postgresql.auto.conf");
+        if judged.exists() {
+            replace(&judged, "")?;
+        }
         Ok(None)
     }
 
@@ -101,14 +108,12 @@ impl Engine for Data {
 
     fn apply<'a>(&'a self, next: &'a GuestConfig) -> BoxFuture<'a, Result<Arc<dyn Engine>, EngineError>> {
         Box::pin(async move {
-            let engine = open(next)?;
-            let config = PostgresConfig::decode(next.engine_config.as_slice()).map_err(|error| {
-                EngineError::Refused(format!("the engine config is no PostgresConfig: {error}"))
-            })?;
-            if let Some(Member::Data(data)) = &config.member {
-                replace(Path::new(CONF), &conf::patroni(&config, data, &self.secrets)?)?;
-                self.patroni.reload().await?;
-            }
+            let config = read(next)?;
+            let Some(Member::Data(data)) = config.member.clone() else { return open(next) };
+            let next = Self::new(config, data, Arc::clone(&self.work))?;
+            next.write_conf()?;
+            self.patroni.reload().await?;
+            let engine: Arc<dyn Engine> = Arc::new(next);
             Ok(engine)
         })
     }

@@ -9,6 +9,7 @@ use super::{client::Service, conf::TTL};
 use crate::engine::EngineError;
 
 /// One member's Patroni.
+#[derive(Clone)]
 pub struct Patroni {
     service: Service,
 }

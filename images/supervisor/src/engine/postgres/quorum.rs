@@ -203,11 +203,13 @@ impl Engine for Quorum {
     }
 
     fn without_what_failed(&self, last_words: &str) -> Option<Arc<dyn Engine>> {
-        if !last_words.contains(REMOVED) {
+        // With whom it was to join is no longer so when it was removed before it had begun.
+        let joins_in_vain = blank() && Path::new(JOIN).exists();
+        if !joins_in_vain && !last_words.contains(REMOVED) {
             return None;
         }
         // Whoever it was is gone from the quorum for ever; it waits, blank, to be somebody else.
-        tracing::warn!("etcd was removed from its quorum: its data are dropped");
+        tracing::warn!("etcd is no member of its quorum: it waits to be told anew");
         fs::remove_dir_all(DATA_DIR).ok()?;
         let _ = fs::remove_file(JOIN);
         let quorum = PostgresQuorum { founders: Vec::new() };

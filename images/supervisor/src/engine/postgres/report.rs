@@ -4,32 +4,26 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prost::Message as _;
-use shardplane_proto::v1::{
-    PostgresDataReport, PostgresPeer, PostgresRefusal, PostgresReport, postgres_report,
-};
+use shardplane_proto::v1::{PostgresDataReport, PostgresPeer, PostgresReport, postgres_report};
 use tokio::time::Instant;
 
 use super::{
     conf,
     data::Data,
     patroni::{Own, Peer},
-    roles::Roles,
     settings::{self, Shortfall},
-    sql::{connect, engine_error},
+    sql::{Patience, connect, engine_error},
+    work::Job,
 };
 use crate::engine::{EngineError, Report};
 
-/// What is done again only now and then.
+/// What is asked again only now and then.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// What a member has found out and need not ask each time; it outlives a change of the config.
+/// What a report need not ask each time.
 #[derive(Default)]
 pub struct Memory {
-    pub client: Option<tokio_postgres::Client>,
-    /// Of the parameters with this revision, as this leader's PostgreSQL judges them.
-    refused: Option<(u64, Vec<PostgresRefusal>)>,
-    /// The roles' revision and the timeline they were brought to on, when, and what was refused.
-    roles: Option<(u64, u64, Instant, Vec<PostgresRefusal>)>,
+    client: Option<tokio_postgres::Client>,
     used: Option<(Instant, u64)>,
 }
 
@@ -102,61 +96,34 @@ impl Data {
         let mut memory = self.memory.lock().await;
         let client = match memory.client.take().filter(|client| !client.is_closed()) {
             Some(client) => client,
-            None => connect(&self.superuser, "postgres").await?,
+            None => connect(&self.superuser, "postgres", Patience::Asks).await?,
         };
         let data = &self.data;
+        let done = self.work.done();
+        let refused = done.refused(data.parameters_revision).unwrap_or_default();
         if own.leads {
-            if memory.refused.as_ref().is_none_or(|(revision, _)| *revision != data.parameters_revision) {
-                let refused = settings::refused(&client, data).await?;
-                memory.refused = Some((data.parameters_revision, refused));
-            }
-            let refused = memory.refused.as_ref().map(|(_, refused)| refused.clone()).unwrap_or_default();
             let names: Vec<String> = refused.iter().map(|refusal| refusal.name.clone()).collect();
             let known = self.patroni.shared().await?;
-            if let Some(changes) = settings::changes(&known, &conf::shared(data, &names)) {
-                self.patroni.share(changes).await?;
+            let differs = settings::changes(&known, &conf::shared(data, &names)).is_some();
+            let (data, superuser, patroni) = (data.clone(), self.superuser.clone(), self.patroni.clone());
+            self.work.begin(Job { data, superuser, patroni, timeline: own.timeline }, differs);
+            report.refused_parameters = refused.to_vec();
+            if let Some((revision, refused)) = done.roles(own.timeline) {
+                (report.roles_revision, report.refused_roles) = (revision, refused.to_vec());
             }
-            report.refused_parameters = refused;
-            self.roles(&mut memory, &client, own, report).await?;
-            let due = memory.used.is_none_or(|(at, _)| at.elapsed() > AGAIN);
-            if due {
+            report.trouble.clone_from(&done.trouble);
+            if memory.used.is_none_or(|(at, _)| at.elapsed() > AGAIN) {
                 let query = "SELECT coalesce(sum(pg_database_size(oid)), 0)::bigint FROM pg_database";
                 let used: i64 = client.query_one(query, &[]).await.map_err(engine_error)?.get(0);
                 memory.used = Some((Instant::now(), u64::try_from(used).unwrap_or(0)));
             }
             report.used_bytes = memory.used.map_or(0, |(_, used)| used);
         }
-        let refused = memory.refused.as_ref().filter(|(revision, _)| *revision == data.parameters_revision);
-        let refused = refused.map(|(_, refused)| refused.clone()).unwrap_or_default();
         let Shortfall { unapplied, lowers_standby_bound } =
-            settings::shortfall(&client, data, &refused).await?;
+            settings::shortfall(&client, data, refused).await?;
         (report.unapplied_parameters, report.lowers_standby_bound) = (unapplied, lowers_standby_bound);
         report.parameters_revision = data.parameters_revision;
         memory.client = Some(client);
-        Ok(())
-    }
-
-    /// The roles of the cluster are those of the coordinator's group.
-    async fn roles(
-        &self,
-        memory: &mut Memory,
-        client: &tokio_postgres::Client,
-        own: &Own,
-        report: &mut PostgresDataReport,
-    ) -> Result<(), EngineError> {
-        let data = &self.data;
-        if data.group_number != 0 {
-            return Ok(());
-        }
-        let done = memory.roles.as_ref().is_some_and(|(revision, timeline, at, _)| {
-            (*revision, *timeline) == (data.roles_revision, own.timeline) && at.elapsed() < AGAIN
-        });
-        if !done {
-            let refused = Roles { client, password: &self.superuser }.ensure(data).await?;
-            memory.roles = Some((data.roles_revision, own.timeline, Instant::now(), refused));
-        }
-        report.roles_revision = data.roles_revision;
-        report.refused_roles = memory.roles.as_ref().map(|(.., refused)| refused.clone()).unwrap_or_default();
         Ok(())
     }
 }

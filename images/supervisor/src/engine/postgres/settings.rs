@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use shardplane_proto::v1::{PostgresData, PostgresRefusal};
 use tokio_postgres::Client;
 
-use super::sql::{engine_error, identifier, literal};
+use super::sql::{SqlError, engine_error, identifier, literal};
 use crate::engine::EngineError;
 
 /// Patroni hands these to PostgreSQL on its command line: they are in no file.
@@ -38,16 +38,16 @@ const STANDBY_BOUNDS: [&str; 5] = [
 /// # Errors
 /// When it does not answer.
 pub async fn refused(client: &Client, data: &PostgresData) -> Result<Vec<PostgresRefusal>, EngineError> {
+    // Whoever was broken off in the middle has left something there.
+    client.batch_execute("ALTER SYSTEM RESET ALL").await.map_err(engine_error)?;
     let mut refused = Vec::new();
     for (name, value) in &data.parameters {
         let name_in_sql = name.split('.').map(identifier).collect::<Vec<_>>().join(".");
         let set = format!("ALTER SYSTEM SET {name_in_sql} = {}", literal(value));
-        if let Err(error) = client.batch_execute(&set).await {
-            if error.as_db_error().is_none() {
-                return Err(engine_error(error));
-            }
-            let error = engine_error(error).to_string();
-            refused.push(PostgresRefusal { name: name.clone(), error });
+        match client.batch_execute(&set).await.map_err(SqlError::from) {
+            Ok(()) => {}
+            Err(SqlError::Refused(error)) => refused.push(PostgresRefusal { name: name.clone(), error }),
+            Err(error @ SqlError::Passes(_)) => return Err(error.into()),
         }
     }
     client.batch_execute("ALTER SYSTEM RESET ALL").await.map_err(engine_error)?;
